@@ -1,0 +1,151 @@
+"""Storage URIs: local paths and object stores behind fsspec, with commits that are there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory at a storage URI. `options` go to fsspec (`endpoint_url`, `key`, `secret`, ... for S3).
+
+    Pickles by URI, so that tasks on other machines open it themselves.
+    """
+
+    uri: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def _open(self) -> tuple[fsspec.AbstractFileSystem, str]:
+        filesystem, path = fsspec.core.url_to_fs(self.uri, **storage_options(self.uri, dict(self.options)))
+        return filesystem, path.rstrip("/")
+
+    @property
+    def fs(self) -> fsspec.AbstractFileSystem:
+        return self._open()[0]
+
+    @property
+    def root(self) -> str:
+        return self._open()[1]
+
+    @property
+    def local(self) -> bool:
+        return isinstance(self.fs, LocalFileSystem)
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def child(self, name: str) -> Place:
+        return Place(f"{self.uri.rstrip('/')}/{name}", self.options)
+
+    def names(self, suffix: str = "") -> list[str]:
+        """The committed files directly in this directory, sorted; none where it does not exist."""
+        fs, root = self._open()
+        try:
+            found = fs.ls(root, detail=False, refresh=True) if not self.local else os.listdir(root)
+        except FileNotFoundError:
+            return []
+        names = (str(path).rsplit("/", 1)[-1] for path in found)
+        return sorted(n for n in names if n.endswith(suffix) and not n.startswith((".", "_")))
+
+    def exists(self, name: str) -> bool:
+        fs, root = self._open()
+        return os.path.exists(f"{root}/{name}") if self.local else bool(fs.exists(f"{root}/{name}"))
+
+    def read(self, name: str) -> bytes:
+        return bytes(self.fs.cat_file(self.path(name)))
+
+    def read_or_none(self, name: str) -> bytes | None:
+        try:
+            return self.read(name)
+        except FileNotFoundError:
+            return None
+
+    def commit(self, name: str, content: bytes | memoryview, *, once: bool = False) -> None:
+        """Make `name` hold `content`, whole or not at all, whatever is killed meanwhile.
+
+        With `once`, a name that is there stays as it is. A local file is on the disk when this returns.
+        """
+        if not self.local:
+            # One PUT (or one completed multipart upload) shows whole or not at all.
+            if not (once and self.exists(name)):
+                self.fs.pipe_file(self.path(name), bytes(content))
+            return
+        with self.written(name, once=once) as temporary, open(temporary, "wb") as file:
+            file.write(content)
+
+    @contextlib.contextmanager
+    def written(self, name: str, *, once: bool = False) -> Iterator[str]:
+        """A local temporary path beside `name`; what is written there becomes `name` when the block ends well."""
+        final = self.path(name)
+        os.makedirs(os.path.dirname(final), exist_ok=True)
+        temporary = f"{os.path.dirname(final)}/.{os.path.basename(final)}.{uuid.uuid4().hex[:8]}.tmp"
+        try:
+            yield temporary
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            if once:
+                with contextlib.suppress(FileExistsError):
+                    os.link(temporary, final)
+            else:
+                os.replace(temporary, final)
+            directory = os.open(os.path.dirname(final), os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def rename(self, temporary: str, name: str) -> None:
+        """Give a finished file its name. On an object store that is a copy within the store, whole or not there."""
+        if self.local:
+            with open(self.path(temporary), "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(self.path(temporary), self.path(name))
+        else:
+            self.fs.mv(self.path(temporary), self.path(name))
+
+    def remove(self, names: list[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm_file(self.path(name))
+
+    def writable(self) -> str | None:
+        """Why nothing can be written here, or None. Leaves nothing behind."""
+        probe = f".batchmill-probe-{uuid.uuid4().hex[:8]}"
+        if not self.local:
+            try:
+                self.fs.pipe_file(self.path(probe), b"")
+                self.fs.rm_file(self.path(probe))
+            except (OSError, ValueError) as error:
+                return str(error) or type(error).__name__
+            return None
+        parent = self.root
+        while not os.path.lexists(parent):
+            parent = os.path.dirname(parent) or "/"
+        if not os.path.isdir(parent):
+            return f"{parent} is not a directory"
+        try:
+            with open(f"{parent}/{probe}", "wb"):
+                pass
+            os.unlink(f"{parent}/{probe}")
+        except OSError as error:
+            return f"{parent}: {error.strerror}"
+        return None
+
+
+def storage_options(uri: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What fsspec needs beside the URI. Credentials come from the usual AWS variables unless `options` has them."""
+    if uri.startswith(("s3://", "s3a://")):
+        # The listing cache would hide files that another process commits.
+        return {"use_listings_cache": False, "skip_instance_cache": False, **options}
+    return options

@@ -1,0 +1,80 @@
+"""Committed work: one Parquet file per unit and mark, whole or not there."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from connectors.storage import Place
+from pipelines.catalogue import Unit
+from pipelines.ledger import recount
+from stages.core.block import OUTCOME, UNIT, Block, counts_from_json, counts_to_json
+from stages.core.errors import RunError
+from stages.core.stage import Stage
+
+DIRECTORY = "checkpoints"
+FOOTER = b"batchmill"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The committed units of one mark. `transforms` are the stages up to it."""
+
+    place: Place
+    fingerprint: str
+    transforms: tuple[Stage, ...]
+
+    def committed(self) -> set[str]:
+        """The ids of the units that are there."""
+        return {name.removesuffix(".parquet") for name in self.place.names(".parquet")}
+
+    def commit(self, table: pa.Table) -> pa.Table:
+        """Commit a block. Where its unit is there already (a retried task), the committed one is given back, so that
+        all that follows builds on one and the same."""
+        block = Block.from_table(table)
+        if block.unit is None:
+            raise RunError("a block without a unit reached a checkpoint: units must stay whole from stage to stage")
+        name = f"{block.unit}.parquet"
+        if self.place.exists(name):
+            return self.read(block.unit).to_table()
+        footer = {"unit": block.unit, "fingerprint": self.fingerprint, "ledger": counts_to_json(block.ledger)}
+        rows = table.drop_columns([UNIT])
+        rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), FOOTER: json.dumps(footer).encode()})
+        buffer = io.BytesIO()
+        pq.write_table(rows, buffer, compression="zstd")
+        self.place.commit(name, buffer.getbuffer(), once=True)
+        return table
+
+    def read(self, unit: str, columns: list[str] | None = None) -> Block:
+        """A committed unit as it was committed. Raises RunError where the file is damaged."""
+        try:
+            with self.place.fs.open(self.place.path(f"{unit}.parquet"), "rb") as file:
+                table = pq.read_table(file, columns=columns)
+        except (pa.ArrowException, OSError) as error:
+            where = f"{self.place.uri}/{unit}.parquet"
+            raise RunError(f"{where} cannot be read ({error}); remove it and run again: its unit is redone") from error
+        metadata = table.schema.metadata or {}
+        footer: dict[str, Any] = json.loads(metadata[FOOTER])
+        kept = {key: value for key, value in metadata.items() if key != FOOTER}
+        block = Block.from_table(table.replace_schema_metadata(kept or None))
+        return Block(block.rows, block.outcomes, footer["unit"], counts_from_json(footer["ledger"]))
+
+    def load(self, unit: Unit, columns: list[str] | None = None) -> Block:
+        """A committed unit without the documents that have changed or gone since."""
+        if columns is not None:
+            columns = [*dict.fromkeys(["doc_id", *columns, OUTCOME])]
+        block = self.read(unit.id, columns)
+        if not unit.partial:
+            return block
+        members = unit.doc_ids()
+        rows = block.rows.filter(pc.is_in(block.rows["doc_id"], members))
+        outcomes = block.outcomes.filter(pc.is_in(block.outcomes["doc_id"], members))
+        left = Block(rows, outcomes, block.unit)
+        seconds = {count.stage: count.seconds for count in block.ledger}
+        return Block(rows, outcomes, block.unit, recount(left, self.transforms, seconds))

@@ -1,0 +1,90 @@
+"""Connects to Ray, quietly, and refuses what the cluster could never run."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stages.core.errors import ConfigError
+from stages.core.stage import Stage
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a cluster has in all, and what its largest node has."""
+
+    cpus: float
+    gpus: float
+    node_cpus: float
+    node_gpus: float
+
+
+def this_machine() -> Resources:
+    """What Ray will find when it starts here. Looks at the machine alone: importing Ray takes seconds."""
+    cpus = float(len(os.sched_getaffinity(0)))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = float(len(glob.glob("/dev/nvidia[0-9]*")) if visible is None else len([v for v in visible.split(",") if v]))
+    return Resources(cpus, gpus, cpus, gpus)
+
+
+def joins_cluster() -> bool:
+    """Whether a run joins a cluster that is there (a submitted job, RAY_ADDRESS), instead of starting its own."""
+    return bool(os.environ.get("RAY_ADDRESS"))
+
+
+def check_demands(stages: Sequence[Stage], has: Resources, where: str) -> None:
+    """Refuse demands that would hang for ever. Raises ConfigError with the figures and the field to change.
+
+    Actors hold their CPUs as long as the run lasts, so that the largest task must fit beside all of them.
+    """
+    for stage in stages:
+        if stage.num_gpus > has.node_gpus:
+            raise ConfigError(
+                f"{stage.label}.num_gpus", f"asks for {stage.num_gpus:g} GPUs on a node; {where} has {has.node_gpus:g}"
+            )
+        if stage.num_cpus > has.node_cpus:
+            raise ConfigError(
+                f"{stage.label}.num_cpus", f"asks for {stage.num_cpus:g} CPUs on a node; {where} has {has.node_cpus:g}"
+            )
+    actors = [stage for stage in stages if stage.actor]
+    tasks = [stage for stage in stages if not stage.actor]
+    if not actors:
+        return
+    for unit, total, wants in (("CPUs", has.cpus, "num_cpus"), ("GPUs", has.gpus, "num_gpus")):
+        held = sum(stage.actors()[0] * getattr(stage, wants) for stage in actors)
+        task = max((getattr(stage, wants) for stage in tasks), default=0.0)
+        # Committing and reading back are tasks of one CPU.
+        task = max(task, 1.0) if unit == "CPUs" else task
+        if held + task > total:
+            greedy = max(actors, key=lambda stage: stage.actors()[0] * getattr(stage, wants))
+            raise ConfigError(
+                f"{greedy.label}.concurrency",
+                f"the actors hold {held:g} {unit} and the tasks that feed them need {task:g} more, but {where} has "
+                f"{total:g}: lower concurrency or {wants}",
+            )
+
+
+def connect(quiet: bool = True) -> Resources:
+    """Join the cluster of RAY_ADDRESS or start Ray on this machine. Gives the resources of all nodes."""
+    import ray
+    from ray.data import DataContext
+
+    if not ray.is_initialized():
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False} if quiet else {}
+        if not joins_cluster():
+            options |= {"address": "local", "include_dashboard": False, "num_cpus": int(this_machine().cpus)}
+        ray.init(**options)
+    context = DataContext.get_current()
+    # A unit is a block from end to end: nothing may split it, nothing may be joined to it.
+    context.target_max_block_size = None
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    if quiet:
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cpus, gpus = [node.get("CPU", 0.0) for node in nodes], [node.get("GPU", 0.0) for node in nodes]
+    return Resources(sum(cpus), sum(gpus), max(cpus, default=0.0), max(gpus, default=0.0))

@@ -1,0 +1,159 @@
+"""Runs a stage's worker over blocks: isolates the bad row, counts, and keeps rows and outcomes together."""
+
+from __future__ import annotations
+
+import time
+import traceback
+import warnings
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stages.core.block import Block, Count
+from stages.core.errors import LedgerError, RunError
+from stages.core.outcome import OUTCOMES, Result, outcomes
+from stages.core.stage import Stage, Worker
+
+if TYPE_CHECKING:
+    import ray.data
+
+
+ATTEMPTS = 3
+"""How often a worker process that dies is replaced for the same block. Ray itself would try for ever."""
+
+
+class Monitor(Protocol):
+    """Whoever watches a run: told what each stage did with each unit."""
+
+    def __call__(self, count: Count) -> None: ...
+
+
+def run(stage: Stage, worker: Worker, table: pa.Table, monitor: Monitor | None = None) -> pa.Table:
+    """One stage over one block. Raises LedgerError where the stage lost or invented rows."""
+    block = Block.from_table(table)
+    started = time.perf_counter()
+    result = guarded(worker, block.rows)
+    lost = result.outcomes if result.outcomes is not None else OUTCOMES.empty_table()
+    lost = lost.set_column(3, "stage", pa.array([stage.label] * lost.num_rows, pa.string()))
+    count = tally(stage, block.rows, result.rows, lost, time.perf_counter() - started)
+    if monitor:
+        monitor(count)
+    return (
+        Block(result.rows, pa.concat_tables([block.outcomes, lost]), block.unit, block.ledger).counted(count).to_table()
+    )
+
+
+def guarded(worker: Worker, rows: pa.Table) -> Result:
+    """Call the worker; where it raises, halve the rows until the one that does it stands alone, and fail that one."""
+    if rows.num_rows == 0:
+        return Result(_nothing(worker, rows))
+    try:
+        result = worker(rows)
+    except RunError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a row causes is that row's outcome
+        if rows.num_rows > 1:
+            middle = rows.num_rows // 2
+            halves = [guarded(worker, rows.slice(0, middle)), guarded(worker, rows.slice(middle))]
+            return Result(
+                pa.concat_tables([h.rows for h in halves], promote_options="permissive"),
+                pa.concat_tables([h.outcomes or OUTCOMES.empty_table() for h in halves]),
+            )
+        return Result(_nothing(worker, rows), failure(rows, error))
+    return result if isinstance(result, Result) else Result(result)
+
+
+def failure(rows: pa.Table, error: Exception) -> pa.Table:
+    """The outcomes of `rows` that all met `error`, with the place in the code where it arose."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" (at {frames[-1].name}, line {frames[-1].lineno})" if frames else ""
+    return outcomes(rows, "failed", "error", f"{error}{place}", type(error).__name__)
+
+
+def _nothing(worker: Worker, rows: pa.Table) -> pa.Table:
+    """No rows, in the schema of the worker's output where it can tell."""
+    try:
+        result = worker(rows.slice(0, 0))
+    except Exception:  # noqa: BLE001 - a worker that cannot do without rows leaves the schema as it was
+        return rows.slice(0, 0)
+    return result.rows if isinstance(result, Result) else result
+
+
+def tally(stage: Stage, before: pa.Table, after: pa.Table, lost: pa.Table, seconds: float) -> Count:
+    """Count, and hold the stage to its books: what went in came out, as a row or as an outcome."""
+    dropped = pc.sum(pc.equal(lost["status"], "dropped")).as_py() or 0
+    failed = lost.num_rows - dropped
+    if stage.reads:
+        found = after.num_rows + lost.num_rows
+        return Count(stage.label, found, after.num_rows, dropped, failed, after.num_rows, seconds)
+    ok = after.num_rows
+    if stage.fans_out:
+        ok = pc.count_distinct(after["doc_id"]).as_py() if after.num_rows else 0
+    count = Count(stage.label, before.num_rows, ok, dropped, failed, after.num_rows, seconds)
+    if not count.balanced():
+        raise LedgerError(
+            f"stage '{stage.label}' was given {count.rows_in} rows and accounts for {ok} ok, {dropped} dropped and "
+            f"{failed} failed: a worker must return every row or an outcome for it"
+        )
+    return count
+
+
+class TaskRunner:
+    """A stage in Ray tasks: what the worker needs is cheap, so that each task opens its own."""
+
+    def __init__(self, stage: Stage, monitor: Monitor | None) -> None:
+        self.stage, self.monitor = stage, monitor
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return run(self.stage, self.stage.open(), table, self.monitor)
+
+
+class ActorRunner:
+    """A stage in Ray actors: the worker is opened once and serves every block that comes."""
+
+    def __init__(self, stage: Stage, monitor: Monitor | None) -> None:
+        self.stage, self.monitor = stage, monitor
+        self.worker = stage.open()
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        return run(self.stage, self.worker, table, self.monitor)
+
+
+def map_stage(dataset: ray.data.Dataset, stage: Stage, monitor: Monitor | None = None) -> ray.data.Dataset:
+    """Map a stage over whole blocks, as tasks or as a pool of actors, with the resources that it asks for."""
+    from ray.data import ActorPoolStrategy, TaskPoolStrategy
+
+    options: dict[str, Any] = {"num_cpus": stage.num_cpus}
+    if stage.num_gpus:
+        options["num_gpus"] = stage.num_gpus
+    if stage.memory:
+        options["memory"] = int(stage.memory)
+    if not stage.actor:
+        size = stage.concurrency[1] if isinstance(stage.concurrency, tuple) else stage.concurrency
+        return map_blocks(dataset, TaskRunner(stage, monitor).__call__, compute=TaskPoolStrategy(size=size), **options)
+    least, most = stage.actors()
+    return map_blocks(
+        dataset,
+        ActorRunner,
+        fn_constructor_args=(stage, monitor),
+        compute=ActorPoolStrategy(min_size=least, max_size=most),
+        # Ray fuses tasks into the actors after them, and parsing would wait for the model. It does not fuse operators
+        # whose arguments differ, and an empty selector is such a difference.
+        label_selector={},
+        **options,
+    )
+
+
+def map_blocks(dataset: ray.data.Dataset, function: Any, **options: Any) -> ray.data.Dataset:
+    """map_batches over whole blocks: a block in is a block out, and a worker process that dies is replaced a bounded
+    number of times."""
+    retries = {"max_retries": ATTEMPTS}
+    if isinstance(function, type):
+        retries = {"max_restarts": ATTEMPTS, "max_task_retries": ATTEMPTS}
+    with warnings.catch_warnings():
+        # Ray deprecates these three without naming a successor; its own default is to retry for ever.
+        warnings.filterwarnings("ignore", message=".*ray_remote_args")
+        return dataset.map_batches(
+            function, batch_size=None, batch_format="pyarrow", zero_copy_batch=True, **retries, **options
+        )
