@@ -17,11 +17,16 @@ from fsspec.implementations.local import LocalFileSystem
 class Place:
     """A directory at a storage URI. `options` go to fsspec (`endpoint_url`, `key`, `secret`, ... for S3).
 
-    Pickles by URI, so that tasks on other machines open it themselves.
+    Pickles by URI, so that tasks on other machines open it themselves; a relative path is made absolute at once, since
+    tasks have a working directory of their own.
     """
 
     uri: str
     options: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if "://" not in self.uri:
+            object.__setattr__(self, "uri", os.path.abspath(self.uri))
 
     def _open(self) -> tuple[fsspec.AbstractFileSystem, str]:
         filesystem, path = fsspec.core.url_to_fs(self.uri, **storage_options(self.uri, dict(self.options)))
@@ -80,6 +85,11 @@ class Place:
             return
         with self.written(name, once=once) as temporary, open(temporary, "wb") as file:
             file.write(content)
+
+    def update(self, name: str, content: bytes | memoryview) -> None:
+        """`commit`, unless `name` holds just that already."""
+        if self.read_or_none(name) != content:
+            self.commit(name, content)
 
     @contextlib.contextmanager
     def written(self, name: str, *, once: bool = False) -> Iterator[str]:

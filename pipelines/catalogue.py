@@ -75,7 +75,7 @@ def load(run_dir: Place) -> Catalogue:
 def save(run_dir: Place, catalogue: Catalogue) -> None:
     buffer = io.BytesIO()
     pq.write_table(catalogue.table, buffer, compression="zstd")
-    run_dir.commit(FILE, buffer.getbuffer())
+    run_dir.update(FILE, buffer.getbuffer())
 
 
 def update(before: Catalogue, read: Read, forget: pa.Array | None = None) -> Catalogue:

@@ -74,6 +74,8 @@ def connect(quiet: bool = True) -> Resources:
     from ray.data import DataContext
 
     if not ray.is_initialized():
+        if quiet:
+            os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False} if quiet else {}
         if not joins_cluster():
             options |= {"address": "local", "include_dashboard": False, "num_cpus": int(this_machine().cpus)}
@@ -84,7 +86,7 @@ def connect(quiet: bool = True) -> Resources:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     if quiet:
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cpus, gpus = [node.get("CPU", 0.0) for node in nodes], [node.get("GPU", 0.0) for node in nodes]
     return Resources(sum(cpus), sum(gpus), max(cpus, default=0.0), max(gpus, default=0.0))

@@ -14,7 +14,7 @@ from pipelines.checkpoint import Checkpoint
 from stages.core.block import Block, Count, counts_from_json, counts_to_json
 from stages.core.errors import RunError
 from stages.core.outcome import OUTCOMES
-from stages.core.runner import Monitor, map_blocks, map_stage
+from stages.core.runner import ATTEMPTS, Monitor, map_blocks, map_stage
 from stages.core.stage import Stage
 from stages.read import SOURCES
 
@@ -123,8 +123,19 @@ def execute(work: Work, monitor: Monitor | None) -> Iterator[tuple[str, tuple[Co
                 for row in table.to_pylist():
                     yield row["unit"], counts_from_json(row["ledger"])
     except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error.__cause__ or error
-        raise RunError(f"{type(cause).__name__}: {cause}. What is committed is kept; run again to go on") from error
+        raise RunError(f"{explained(error)}. What is committed is kept: run again to go on") from error
+
+
+def explained(error: Exception) -> str:
+    """What happened in a worker, in its own words: Ray keeps the error that a worker raised as text alone."""
+    import ray.exceptions
+
+    if isinstance(error, ray.exceptions.RayTaskError):
+        own, _, _ = error.traceback_str.partition("\nThe above exception was the direct cause")
+        return own.strip().splitlines()[-1]
+    if isinstance(error, ray.exceptions.WorkerCrashedError | ray.exceptions.ActorDiedError):
+        return f"a worker process died {ATTEMPTS + 1} times over the same unit, by a crash or for want of memory"
+    return f"{type(error).__name__}: {error}"
 
 
 def _listed(units: Sequence[Unit]) -> Any:

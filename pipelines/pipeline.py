@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -122,14 +123,15 @@ class Pipeline:
 
     def metadata(self, mark: Mark) -> dict[str, str]:
         """What an output made at `mark` says about itself."""
-        import json
-
-        models = {s.label: i for s in self.transforms[: mark.position] if (i := s.identity())}
-        return {
+        before = self.transforms[: mark.position]
+        identities = {stage.label: identity for stage in before if (identity := stage.identity())}
+        own = {key: value for stage in before for key, value in stage.output_metadata().items()}
+        known = {
             "pipeline": self.name,
             "fingerprint": mark.fingerprint,
-            "identities": json.dumps(models, sort_keys=True),
+            "identities": json.dumps(identities, sort_keys=True),
         }
+        return own | known
 
     @classmethod
     def from_yaml(cls, source: str | Path, overrides: Sequence[str] = ()) -> Pipeline:

@@ -111,7 +111,7 @@ def _run(pipeline: Pipeline, place: Place, retry_failed: bool, quiet: bool) -> R
     state = {"units": [unit.name for unit in todo.units], "marks": [mark.directory for mark in pipeline.marks]}
     digest = _digest(state)
     catalogue.save(place, todo.catalogue)
-    place.commit(CONFIG_FILE, pipeline.to_yaml().encode())
+    place.update(CONFIG_FILE, pipeline.to_yaml().encode())
     record: dict[str, Any] = {
         "pipeline": pipeline.name,
         "run_id": uuid.uuid4().hex[:12],
@@ -171,6 +171,9 @@ def _execute(pipeline: Pipeline, work: Work, quiet: bool) -> None:
     with Progress([stage.label for stage in work.active], work.units) as progress:
         for _ in execute(work, progress.monitor):
             progress.units_done += 1
+    for segment, leaving in zip(work.segments, work.leaving, strict=True):
+        if missing := leaving - segment.checkpoint.committed():
+            raise RunError(f"{len(missing)} units did not reach {segment.checkpoint.place.uri}: run again to go on")
 
 
 def _balance(todo: Plan, pipeline: Pipeline, place: Place) -> list[Count]:

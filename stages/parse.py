@@ -70,7 +70,8 @@ class Parse(Stage):
     on_suspect: Literal["keep", "drop"] = Field("keep", description="what becomes of text that is likely wrong")
     max_expanded: ByteSize = Field(ByteSize(1 << 30), description="bytes that a zip document may unpack to (1GiB)")
     parsers: dict[str, str] = Field(
-        default_factory=dict, description="media type -> package.module:function, in place of or beside the parsers here"
+        default_factory=dict,
+        description="media type -> package.module:function, in place of or beside the parsers here",
     )
 
     def open(self) -> Worker:
@@ -143,7 +144,7 @@ def parse_rows(rows: pa.Table, spec: Spec, drop_suspect: bool = False) -> Result
         else:
             good.append(i)
             answers.append(answer)
-    out = _filled(rows.take(good), answers)
+    out = _filled(rows.take(pa.array(good, pa.int64())), answers)
     if len(todo) < rows.num_rows:
         passing = pc.indices_nonzero(rows["text"].is_valid())
         order = pc.sort_indices(pa.chunked_array([pa.array(good, pa.uint64()), passing]))
@@ -167,8 +168,12 @@ def _filled(rows: pa.Table, answers: list[Answer]) -> pa.Table:
         "media_type": [meta["media_type"] for meta in metas],
         "title": [meta["title"] or had for meta, had in zip(metas, rows["title"].to_pylist(), strict=True)],
         "text": [answer.text for answer in answers],
-        "metadata": [_joined(had, meta["metadata"]) for meta, had in zip(metas, rows["metadata"].to_pylist(), strict=True)],
-        "pages": [meta["pages"] and [_struct(("page", "start", "end"), page) for page in meta["pages"]] for meta in metas],
+        "metadata": [
+            _joined(had, meta["metadata"]) for meta, had in zip(metas, rows["metadata"].to_pylist(), strict=True)
+        ],
+        "pages": [
+            meta["pages"] and [_struct(("page", "start", "end"), page) for page in meta["pages"]] for meta in metas
+        ],
         "headings": [[_struct(("level", "text", "start", "end"), h) for h in meta["headings"]] for meta in metas],
     }
     for name, values in given.items():
@@ -189,7 +194,7 @@ def _joined(had: str | None, found: str) -> str:
 def _outcomes(rows: pa.Table, status: Status, rest: list[tuple[int, dict[str, Any]]]) -> pa.Table:
     metas = [meta for _, meta in rest]
     return outcomes(
-        rows.take([i for i, _ in rest]),
+        rows.take(pa.array([i for i, _ in rest], pa.int64())),
         status,
         [meta["reason"] for meta in metas],
         [meta["message"] for meta in metas],

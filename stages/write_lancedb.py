@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-from pydantic import Field, SecretStr, field_validator
+from pydantic import ByteSize, Field, SecretStr, field_validator
 
 from stages.core.errors import ConfigError, RunError
 from stages.core.sink import Delivery, Sink
@@ -23,9 +23,6 @@ WRITER = "batchmill"
 """Metadata key that marks a table as written here; its value is the version of the layout."""
 LAYOUT = "1"
 
-MERGE_BYTES = 256 << 20
-"""Arrow bytes of rows in one merge, about: what bounds the memory of an update."""
-
 Language = Literal[
     "Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian",
     "Norwegian", "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish",
@@ -37,7 +34,7 @@ class WriteLancedb(Sink):
 
     The first delivery, and one made by another configuration, is a single new version that replaces the table's rows
     at once. A later one merges the units that are new and deletes those that are gone, in one version where they fit
-    `MERGE_BYTES`. A delivery that changes nothing writes nothing. Every step is one atomic commit, after which the
+    `merge_bytes`. A delivery that changes nothing writes nothing. Every step is one atomic commit, after which the
     table itself tells what is left to do, so a kill between any two of them costs only the step that it hit.
     """
 
@@ -54,6 +51,9 @@ class WriteLancedb(Sink):
     )
     index_above: int = operational(
         50_000, ge=256, description="rows from which vectors are indexed; below, a search reads them all and is exact"
+    )
+    merge_bytes: ByteSize = operational(
+        ByteSize(256 << 20), description="rows in one merge of an update, about: what bounds its memory"
     )
     retain_days: float = operational(7.0, ge=0, description="days that replaced versions stay readable")
     storage_options: dict[str, SecretStr] = operational(
@@ -113,7 +113,7 @@ class WriteLancedb(Sink):
             held = lancedb.distinct(table, UNIT)
             new = [unit for unit in delivery.units if unit not in held]
             gone = sorted(held.difference(delivery.units))
-            lancedb.replace_groups(table, key, UNIT, _named(delivery, new, schema), gone, MERGE_BYTES)
+            lancedb.replace_groups(table, key, UNIT, _named(delivery, new, schema), gone, self.merge_bytes)
         indexing = lancedb.Indexing(self.full_text, self.language, self.index_above, timedelta(days=self.retain_days))
         lancedb.maintain(table, indexing)
         return state | {"version": table.version, "rows": table.count_rows()}

@@ -75,6 +75,10 @@ class Stage(BaseModel):
         """What the result depends on beside the fields: a model's or tokenizer's identity. JSON values."""
         return {}
 
+    def output_metadata(self) -> dict[str, str]:
+        """What an output of this stage's rows must record about itself, beside the fingerprint."""
+        return {}
+
     def actors(self) -> tuple[int, int]:
         """The least and the most actors of an actor stage."""
         size = self.concurrency or 1

@@ -63,7 +63,8 @@ def open_package(content: bytes, options: Options) -> zipfile.ZipFile:
             raise Refusal("password_required", "the document's parts are encrypted")
         if member.file_size > SMALL_BYTES and member.file_size > options.max_ratio * max(member.compress_size, 1):
             raise Refusal(
-                "bomb", f"{member.filename} unpacks to {member.file_size // max(member.compress_size, 1)} times its size"
+                "bomb",
+                f"{member.filename} unpacks to {member.file_size // max(member.compress_size, 1)} times its size",
             )
     for member in members:
         if member.filename.endswith((".xml", ".rels", ".opf", ".ncx", ".xhtml")):

@@ -22,8 +22,26 @@ from stages.parsers.container import (
 from stages.parsers.document import Document, Refusal, Source, TextBuilder, described, one_line, row
 
 SKIPPED = frozenset(
-    "del moveFrom delText instrText fldData pPr rPr tblPr trPr tcPr sectPr Fallback rt rPh "
-    "annotationRef footnoteRef endnoteRef txbxContent".split()
+    (
+        "del",
+        "moveFrom",
+        "delText",
+        "instrText",
+        "fldData",
+        "pPr",
+        "rPr",
+        "tblPr",
+        "trPr",
+        "tcPr",
+        "sectPr",
+        "Fallback",
+        "rt",
+        "rPh",
+        "annotationRef",
+        "footnoteRef",
+        "endnoteRef",
+        "txbxContent",
+    )
 )
 """Deleted text, field codes, properties, fall-backs that repeat a drawing, readings above characters."""
 
@@ -131,7 +149,7 @@ def _whole_page(source: Source) -> Any:
 
 
 def _name(element: Any) -> str:
-    return element.tag.rpartition("}")[2]  # type: ignore[no-any-return]
+    return element.tag.rpartition("}")[2]
 
 
 def _value(element: Any, name: str) -> str | None:
@@ -226,5 +244,3 @@ def _heading_levels(styles: Any | None) -> dict[str, int]:
 def _level(value: str | None) -> int | None:
     """Word's outline level counts from 0, and 9 means body text."""
     return int(value) + 1 if value and value.isdigit() and int(value) < 9 else None
-
-

@@ -33,9 +33,14 @@ def parse(content: bytes, source: Source) -> Document:
             part = posixpath.normpath(posixpath.join(folder, unquote(href))) if href else ""
             if part in names:
                 append_page(out, tree(read(archive, part))[0])
-    return out.document(_first(package, "title"), described(
-        author=_first(package, "creator"), language=_first(package, "language"), publisher=_first(package, "publisher"),
-    ))
+    return out.document(
+        _first(package, "title"),
+        described(
+            author=_first(package, "creator"),
+            language=_first(package, "language"),
+            publisher=_first(package, "publisher"),
+        ),
+    )
 
 
 def _first(package: Any, name: str) -> str | None:

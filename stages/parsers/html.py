@@ -14,23 +14,84 @@ NEARLY_NOTHING = 200
 
 FAIR_SHARE = 0.2
 
-DECLARED = re.compile(rb"""<meta[^>]{0,300}?charset\s*=\s*["']?\s*([\w-]+)|<\?xml[^>]{0,200}?encoding=["']([\w-]+)""", re.I)
+DECLARED = re.compile(
+    rb"""<meta[^>]{0,300}?charset\s*=\s*["']?\s*([\w-]+)|<\?xml[^>]{0,200}?encoding=["']([\w-]+)""", re.I
+)
 TOO_DEEP = "Excessive depth"
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
 
 SKIPPED = frozenset(
-    "script style noscript template head iframe object embed svg math canvas audio video select datalist".split()
+    (
+        "script",
+        "style",
+        "noscript",
+        "template",
+        "head",
+        "iframe",
+        "object",
+        "embed",
+        "svg",
+        "math",
+        "canvas",
+        "audio",
+        "video",
+        "select",
+        "datalist",
+    )
 )
 BLOCKS = frozenset(
-    "address article aside blockquote body center dd details dialog div dl dt fieldset figcaption figure footer form "
-    "frameset header hr html legend li main menu nav ol option p pre section summary ul title "
-    "list item quote code row table caption thead tbody tfoot".split()
+    (
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "center",
+        "dd",
+        "details",
+        "dialog",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "frameset",
+        "header",
+        "hr",
+        "html",
+        "legend",
+        "li",
+        "main",
+        "menu",
+        "nav",
+        "ol",
+        "option",
+        "p",
+        "pre",
+        "section",
+        "summary",
+        "ul",
+        "title",
+        "list",
+        "item",
+        "quote",
+        "code",
+        "row",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tfoot",
+    )
 )
 """HTML's block elements, and those of trafilatura's tree."""
 
-ITEMS = frozenset("li item dt dd option".split())
-INLINE_PARENTS = frozenset("p item cell head quote hi ref".split())
+ITEMS = frozenset(("li", "item", "dt", "dd", "option"))
+INLINE_PARENTS = frozenset(("p", "item", "cell", "head", "quote", "hi", "ref"))
 MAIN = "main-content"
 LEVELS = {f"h{level}": level for level in range(1, 7)}
 

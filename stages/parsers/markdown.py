@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import pairwise
 from typing import Any
 
 from stages.parsers.document import Document, Heading, Source, described
 from stages.parsers.text import decode, plain
 
-FRONT_MATTER = re.compile(r"\A(?P<fence>---|\+\+\+)[ \t]*\n(?P<body>.*?)^(?:(?P=fence)|\.\.\.)[ \t]*(?:\n|\Z)", re.S | re.M)
+FRONT_MATTER = re.compile(
+    r"\A(?P<fence>---|\+\+\+)[ \t]*\n(?P<body>.*?)^(?:(?P=fence)|\.\.\.)[ \t]*(?:\n|\Z)", re.S | re.M
+)
 
 
 def parse(content: bytes, source: Source) -> Document:
@@ -56,7 +59,7 @@ def headings_of(text: str) -> list[Heading]:
         starts.append(starts[-1] + len(line) + 1)
     tokens = parser.parse(text)
     headings = []
-    for opening, inline in zip(tokens, tokens[1:], strict=False):
+    for opening, inline in pairwise(tokens):
         if opening.type != "heading_open" or not opening.map or not inline.content:
             continue
         first, last = opening.map

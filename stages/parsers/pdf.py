@@ -7,7 +7,6 @@ What pymupdf gets wrong by itself is mended by `pdf_layout` (order, rows, double
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from stages.parsers import pdf_layout, pdf_repair
@@ -108,24 +107,47 @@ def _page_text(pdf: Any, page: Any) -> str:
         if codec:
             # The bytes of the string, one a character.
             content = page.get_textpage(flags=flags | pymupdf.TEXT_CID_FOR_UNKNOWN_UNICODE)
-    by_character = pdf_repair.needs_positions(plain)
-    blocks = (content.extractRAWDICT() if by_character else content.extractDICT())["blocks"]
-    lines = [line for number, block in enumerate(blocks) for line in _lines(block, number, by_character)]
-    text = pdf_layout.arrange(lines)
-    return pdf_repair.mend(text, codec).strip()
+    lines = [] if pdf_repair.needs_positions(plain) else _lines(content)
+    if not lines or pdf_layout.overlap(lines):
+        lines = _lines_by_character(content)
+    return pdf_repair.mend(pdf_layout.arrange(lines), codec).strip()
 
 
-def _lines(block: dict[str, Any], number: int, by_character: bool) -> Iterator[pdf_layout.Line]:
-    for line in block.get("lines", ()):
-        spans = line["spans"]
-        if by_character:
-            text = pdf_repair.by_position([(c["c"], *c["bbox"][::2], c["origin"][0]) for s in spans for c in s["chars"]],
-                                          upright=line["dir"][0] > 0.9)
-        else:
-            text = "".join(span["text"] for span in spans)
-        if text.strip():
-            size = max((span["size"] for span in spans), default=0.0)
-            yield pdf_layout.Line(text, *line["bbox"], size, tuple(line["dir"]), line["wmode"] == 1, number)
+def _lines(content: Any) -> list[pdf_layout.Line]:
+    blocks = enumerate(content.extractDICT()["blocks"])
+    return [
+        _line(line, number, "".join(span["text"] for span in line["spans"]))
+        for number, block in blocks
+        for line in block.get("lines", ())
+    ]
+
+
+def _lines_by_character(content: Any) -> list[pdf_layout.Line]:
+    """The same from the places of single characters; those that were drawn again in one place count once."""
+    blocks = enumerate(content.extractRAWDICT()["blocks"])
+    drawn = pdf_repair.Drawn()
+    lines = []
+    for number, block in blocks:
+        for line in block.get("lines", ()):
+            characters = []
+            for span in line["spans"]:
+                for c in span["chars"]:
+                    x, y = c["origin"]
+                    if drawn.is_new(c["c"], x, y, span["size"]):
+                        characters.append(pdf_repair.Character(c["c"], c["bbox"][0], c["bbox"][2], x))
+            text = pdf_repair.by_position(characters, upright=line["dir"][0] > 0.9)
+            made = _line(line, number, text)
+            if line["dir"][0] > 0.9 and text.strip():  # the box of what is left
+                seen = [c for c in characters if not c.text.isspace()]
+                made = made._replace(x0=min(c.left for c in seen), x1=max(c.right for c in seen))
+            lines.append(made)
+    return lines
+
+
+def _line(line: dict[str, Any], number: int, text: str) -> pdf_layout.Line:
+    x0, y0, x1, y1 = line["bbox"]
+    size = max((span["size"] for span in line["spans"]), default=0.0)
+    return pdf_layout.Line(text, x0, y0, x1, y1, size, tuple(line["dir"]), line["wmode"] == 1, number)
 
 
 def _shows_something(page: Any) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import statistics
 import unicodedata
+from itertools import pairwise
+from typing import NamedTuple
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -28,7 +30,9 @@ STANDARD_ENCODING = {
 """The upper half of Adobe's StandardEncoding (ISO 32000, annex D.2), through which unknown codes have gone."""
 
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
-DIGITS = re.compile(r"[0-9\u0660-\u0669\u06f0-\u06f9](?:[.,/:\u066b\u066c]?[0-9\u0660-\u0669\u06f0-\u06f9])+")
+DIGITS = re.compile(
+    "|".join(f"{d}(?:[.,/:\u066b\u066c]?{d})+" for d in ("[0-9]", "[\u0660-\u0669]", "[\u06f0-\u06f9]"))
+)
 SPREAD = re.compile(r"(?:(?<!\S)\w (?=\w(?: |$))){5,}\w(?!\S)", re.MULTILINE)
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 ACCENTED = re.compile(r"[\u00c0-\u00ff\u0160\u0161\u017d\u017e\u0152\u0153\u0178]+")
@@ -52,42 +56,70 @@ def needs_positions(text: str) -> bool:
     return bool(SPREAD.search(text)) or (bool(RIGHT_TO_LEFT.search(text)) and bool(DIGITS.search(text)))
 
 
-def by_position(characters: list[tuple[str, float, float, float]], upright: bool) -> str:
-    """The text of a line from its characters: (character, left, right, x of its origin), in reading order.
+class Character(NamedTuple):
+    """A character with its left and right edge and the x of its origin, in points."""
+
+    text: str
+    left: float
+    right: float
+    x: float
+
+
+class Drawn:
+    """What has been drawn on a page, by place: fake bold and shadows draw a character again a hair's breadth away."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], list[tuple[float, float]]] = {}
+
+    def is_new(self, character: str, x: float, y: float, size: float) -> bool:
+        """Note a character; False where the same one is within a tenth of its size already. Blanks are always new."""
+        if character.isspace():
+            return True
+        near = 0.1 * size
+        band = int(y // 4)
+        for key in (band - 1, band, band + 1):
+            if any(abs(x - a) < near and abs(y - b) < near for a, b in self._seen.get((character, key), ())):
+                return False
+        self._seen.setdefault((character, band), []).append((x, y))
+        return True
+
+
+def by_position(characters: list[Character], upright: bool) -> str:
+    """The text of a line from its characters in reading order.
 
     Numbers run from left to right in every script: a run of digits whose places fall is turned round. Letters that a
     blank parts only because of wide tracking are joined again.
     """
-    text = "".join(c[0] for c in characters)
+    text = "".join(c.text for c in characters)
     if not upright or len(text) != len(characters):
         return text
     for match in DIGITS.finditer(text):
         start, end = match.span()
-        xs = [c[3] for c in characters[start:end]]
-        if all(a > b for a, b in zip(xs, xs[1:], strict=False)):
+        xs = [c.x for c in characters[start:end]]
+        if all(a > b for a, b in pairwise(xs)):
             text = text[:start] + text[start:end][::-1] + text[end:]
     return _joined(text, characters) if SPREAD.search(text) else text
 
 
-def _joined(text: str, characters: list[tuple[str, float, float, float]]) -> str:
+def _joined(text: str, characters: list[Character]) -> str:
     """Leave out the blanks in gaps of the width that parts letters, and keep those in the clearly wider ones."""
     gaps: dict[int, float] = {}
     previous: int | None = None
-    for i, (character, left, _, _) in enumerate(characters):
-        if character.isspace():
+    for i, character in enumerate(characters):
+        if character.text.isspace():
             continue
         if previous is not None:
-            gaps[i] = left - characters[previous][2]
+            gaps[i] = character.left - characters[previous].right
         previous = i
     if len(gaps) < 5:
         return text
     usual = statistics.median(gaps.values())
     kept = []
-    for i, character in enumerate(text):
-        if not character.isspace():
-            if i in gaps and i and text[i - 1].isspace() and gaps[i] > max(1.6 * usual, usual + 1.0):
+    for i, letter in enumerate(text):
+        if not letter.isspace():
+            if i in gaps and text[i - 1].isspace() and gaps[i] > max(1.6 * usual, usual + 1.0):
                 kept.append(" ")
-            kept.append(character)
+            kept.append(letter)
     return "".join(kept)
 
 
@@ -145,7 +177,9 @@ def _mixed_words(text: str) -> float:
     return sum(len(found) > 1 and not found <= EAST_ASIAN for found in scripts) / max(len(words), 1)
 
 
-EAST_ASIAN = frozenset("CJK HIRAGANA KATAKANA KATAKANA-HIRAGANA HANGUL IDEOGRAPHIC LATIN FULLWIDTH HALFWIDTH".split())
+EAST_ASIAN = frozenset(
+    ("CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "HANGUL", "IDEOGRAPHIC", "LATIN", "FULLWIDTH", "HALFWIDTH")
+)
 NAMES = {"MODIFIER": "COMMON", "COMBINING": "COMMON", "MATHEMATICAL": "COMMON", "MICRO": "GREEK"}
 
 

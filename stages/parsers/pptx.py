@@ -40,7 +40,9 @@ def parse(content: bytes, source: Source) -> Document:
 
 def _in_reading_order(shapes: Iterable[Any]) -> list[Any]:
     """Placeholders in the order of the slide; then what was placed by hand from top to bottom, left to right."""
-    return sorted(shapes, key=lambda s: (not s.is_placeholder, *((s.top or 0, s.left or 0) if not s.is_placeholder else (0, 0))))
+    return sorted(
+        shapes, key=lambda s: (not s.is_placeholder, *((s.top or 0, s.left or 0) if not s.is_placeholder else (0, 0)))
+    )
 
 
 def _blocks(shape: Any) -> Iterator[str]:

@@ -7,6 +7,7 @@ the worker is at, so a crash or a hang is put to the right document and the ones
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -21,14 +22,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from stages.parsers.document import Options
-from stages.parsers.frames import HEAD, head
+from stages.parsers.frames import HEAD, SMALL, head
 
 START_S = 60.0
 """A worker that is not ready by then will never be: a broken installation, not a document's fault."""
 
 AHEAD_BYTES = 1 << 20
 AHEAD_DOCUMENTS = 64
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 18
+PIPE_BYTES = 1 << 20
 
 
 class Request(NamedTuple):
@@ -87,6 +89,10 @@ class Process:
             os.close(request_read)
             os.close(response_write)
         self.requests, self.responses = request_write, response_read
+        for descriptor in (self.requests, self.responses):
+            # Room for several documents, so that neither side waits for the other at each one. A wish, not a need.
+            with contextlib.suppress(OSError, AttributeError):
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         os.set_blocking(self.requests, False)
         os.set_blocking(self.responses, False)
         self._outgoing: deque[memoryview] = deque()
@@ -101,7 +107,7 @@ class Process:
         meta = json.dumps({"name": request.name, "media_type": request.media_type}).encode()
         self._queue(meta, request.content)
 
-    def receive(self, timeout_s: float) -> Answer | None:
+    def receive(self, timeout_s: float) -> Answer:
         """The next frame. Raises TimeoutError after `timeout_s`, EOFError when the worker has gone."""
         deadline = time.monotonic() + timeout_s
         while (answer := self._take()) is None:
@@ -136,7 +142,7 @@ class Process:
 
     def _queue(self, meta: bytes, body: bytes | memoryview) -> None:
         start = head(meta, body) + meta
-        if len(body) < READ_BYTES // 16:
+        if len(body) < SMALL:
             self._outgoing.append(memoryview(start + bytes(body)))
         else:
             self._outgoing += [memoryview(start), memoryview(body)]
@@ -208,10 +214,11 @@ def parse_all(requests: Iterable[Request], spec: Spec) -> Iterator[Answer]:
                 answer = worker.receive(spec.timeout_s)
             except TimeoutError:
                 worker.kill()
-                worker, answer = None, Answer(_timed_out(spec), b"")
+                worker = None
+                answer = Answer(_timed_out(spec), b"")
             except EOFError:
-                status = worker.wait()
-                worker, answer = None, Answer(_crashed(status), b"")
+                answer = Answer(_crashed(worker.wait()), b"")
+                worker = None
             if not answer.meta:  # a beat
                 continue
             sent.popleft()
@@ -274,7 +281,9 @@ def _borrow(spec: Spec) -> Process:
 
 
 def _timed_out(spec: Spec) -> dict[str, Any]:
-    message = f"parsing took more than timeout_s={spec.timeout_s:g} seconds; raise timeout_s if the document is worth it"
+    message = (
+        f"parsing took more than timeout_s={spec.timeout_s:g} seconds; raise timeout_s if the document is worth it"
+    )
     return {"status": "failed", "reason": "timeout", "message": message, "error_type": "TimeoutError"}
 
 

@@ -68,7 +68,7 @@ def load(entry: Entry) -> Parser:
     found = getattr(importlib.import_module(module), function)
     if not callable(found):
         raise ImportError(f"{entry.path} is not a function")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def versions() -> dict[str, str]:

@@ -28,8 +28,33 @@ BY_NAME = {
 """Extensions that tell text formats apart, which bytes alone cannot."""
 
 BINARY_NAMES = frozenset(
-    ".pdf .docx .docm .dotx .pptx .pptm .potx .xlsx .xlsm .xltx .epub .odt .ods .odp .doc .xls .ppt .zip "
-    ".png .jpg .jpeg .gif .tif .tiff .webp".split()
+    (
+        ".pdf",
+        ".docx",
+        ".docm",
+        ".dotx",
+        ".pptx",
+        ".pptm",
+        ".potx",
+        ".xlsx",
+        ".xlsm",
+        ".xltx",
+        ".epub",
+        ".odt",
+        ".ods",
+        ".odp",
+        ".doc",
+        ".xls",
+        ".ppt",
+        ".zip",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".tif",
+        ".tiff",
+        ".webp",
+    )
 )
 """Extensions of files that are never text: text under such a name is an error page or a broken download."""
 
@@ -137,5 +162,3 @@ def _guess(content: bytes) -> str:
     except puremagic.PureError:
         return ""
     return f" (looks like {guesses[0].name})" if guesses and guesses[0].name else ""
-
-

@@ -42,8 +42,8 @@ def decode(content: bytes, declared: str | None = None) -> tuple[str, str]:
     for mark, encoding in BOMS:
         if content.startswith(mark):
             return content[len(mark) :].decode(encoding, "replace"), encoding
-    if (encoding := _utf16(content)) is not None:
-        return content.decode(encoding, "replace"), encoding
+    if unmarked := _utf16(content):
+        return content.decode(unmarked, "replace"), unmarked
     if b"\x1b$" in content or b"\x1b(J" in content:
         try:
             return content.decode("iso2022_jp_2"), "iso-2022-jp"
@@ -65,8 +65,8 @@ def decode_head(content: bytes) -> str | None:
     for mark, encoding in BOMS:
         if sample.startswith(mark):
             return sample[len(mark) :].decode(encoding, "ignore")
-    if (encoding := _utf16(sample)) is not None:
-        return sample.decode(encoding, "ignore")
+    if unmarked := _utf16(sample):
+        return sample.decode(unmarked, "ignore")
     controls = len(sample) - len(sample.translate(None, CONTROL))
     if controls > BINARY_SHARE * len(sample) or (controls > 0.01 * len(sample) and not _mostly_utf8(sample)):
         return None
@@ -95,7 +95,7 @@ def _utf16(content: bytes) -> str | None:
         if error.end < len(sample) - 4:
             return None
         text = sample[: error.start].decode(encoding)
-    controls = sum(c < " " and c not in "\t\n\r\f" or "\ue000" <= c <= "\uf8ff" for c in text[:4096])
+    controls = sum((c < " " and c not in "\t\n\r\f") or "\ue000" <= c <= "\uf8ff" for c in text[:4096])
     return encoding if controls <= 0.02 * len(text[:4096]) else None
 
 

@@ -1,12 +1,12 @@
-"""The child process that parses: documents come in on one pipe, results go out on another, one at a time and in order.
+"""The child process that parses: documents come in on one pipe, results go out on another, in the same order.
 
-Frames are a fixed head and two parts, so that the parent never unpickles what a process that touched hostile bytes sent:
+Frames are plain data, so that the parent never unpickles what a process that touched hostile bytes has sent:
 
-    request:  sizes (meta, body); meta: JSON {name, media_type}; body: the document's bytes
-    response: sizes (meta, body);        meta: JSON, see `_answer`;      body: the text in UTF-8
+    request:   meta: JSON {name, media_type};      body: the document's bytes
+    response:  meta: JSON (see `_ok` and `_lost`); body: the text in UTF-8
 
-Run as `python -m stages.parsers.worker IN_FD OUT_FD`; the first request's meta is the configuration. It ends at the end of IN_FD, so it never outlives its parent
-for long: a document that would keep it longer is cut off by its own alarm clock.
+Run as `python -m stages.parsers.worker IN_FD OUT_FD`; the first request's meta is the configuration. It ends at the end
+of IN_FD, so it does not outlive its parent: a document that would keep it longer is cut off by its own alarm clock.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ def serve(
 
 
 def parse(
-    content: bytes, name: str, media_type: str | None, options: Options, supported: frozenset[str],
+    content: bytes,
+    name: str,
+    media_type: str | None,
+    options: Options,
+    supported: frozenset[str],
     find: Callable[[str], Parser],
 ) -> tuple[str, Document]:
     """The media type of `content` and what its parser makes of it. Raises Refusal, or what the parser raises."""
@@ -99,7 +103,10 @@ def parse(
 
 
 def _answer(
-    request: dict[str, Any], content: bytes, options: Options, supported: frozenset[str],
+    request: dict[str, Any],
+    content: bytes,
+    options: Options,
+    supported: frozenset[str],
     find: Callable[[str], Parser],
 ) -> tuple[dict[str, Any], bytes]:
     try:
@@ -113,8 +120,12 @@ def _answer(
         return _lost("failed", "damaged", "the document is nested too deeply", "RecursionError")
     except Exception as error:  # noqa: BLE001 - parsers raise what they like; the document's outcome says what
         if ALLOCATION_FAILED.search(str(error)):
-            return _lost("failed", "memory_limit", f"the document needs more memory than memory_mb allows: {error}",
-                         type(error).__name__)
+            return _lost(
+                "failed",
+                "memory_limit",
+                f"the document needs more memory than memory_mb allows: {error}",
+                type(error).__name__,
+            )
         return _lost("failed", "damaged", f"the parser gave up: {error or 'no message'}", type(error).__name__)
 
 

@@ -32,7 +32,13 @@ def seaweed(directory: Path) -> Iterator[dict[str, str]]:
     names = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
     names += ("s3.port", "s3.port.grpc")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
-    command = [str(Path(sysconfig.get_path("scripts")) / "weed"), "server", f"-dir={data}", "-s3", f"-s3.config={config}"]
+    command = [
+        str(Path(sysconfig.get_path("scripts")) / "weed"),
+        "server",
+        f"-dir={data}",
+        "-s3",
+        f"-s3.config={config}",
+    ]
     command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=0"]
     command += [f"-{name}={port}" for name, port in ports.items()]
     endpoint = f"http://127.0.0.1:{ports['s3.port']}"
@@ -42,12 +48,8 @@ def seaweed(directory: Path) -> Iterator[dict[str, str]]:
             _wait(endpoint, server, directory / "weed.log")
             yield {"endpoint": endpoint, "key": KEY, "secret": SECRET}
         finally:
-            server.terminate()
-            try:
-                server.wait(20)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
+            server.kill()  # it takes its time to end in order, and its data goes with the test
+            server.wait()
 
 
 def free_ports(n: int) -> list[int]:

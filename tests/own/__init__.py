@@ -1,0 +1,1 @@
+"""A user's own package of stages, as tests need them."""
