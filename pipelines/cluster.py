@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import logging
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +70,20 @@ def check_demands(stages: Sequence[Stage], has: Resources, where: str) -> None:
             )
 
 
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Keep what native code prints to standard error off the terminal: Ray greets there. Errors are raised as ever."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def connect(quiet: bool = True) -> Resources:
     """Join the cluster of RAY_ADDRESS or start Ray on this machine. Gives the resources of all nodes."""
     import ray
@@ -79,7 +95,8 @@ def connect(quiet: bool = True) -> Resources:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False} if quiet else {}
         if not joins_cluster():
             options |= {"address": "local", "include_dashboard": False, "num_cpus": int(this_machine().cpus)}
-        ray.init(**options)
+        with silenced() if quiet else contextlib.nullcontext():
+            ray.init(**options)
     context = DataContext.get_current()
     # A unit is a block from end to end: nothing may split it, nothing may be joined to it.
     context.target_max_block_size = None

@@ -131,10 +131,10 @@ def explained(error: Exception) -> str:
     import ray.exceptions
 
     if isinstance(error, ray.exceptions.RayTaskError):
-        own, _, _ = error.traceback_str.partition("\nThe above exception was the direct cause")
+        own, _, _ = str(error).partition("\nThe above exception was the direct cause")
         return own.strip().splitlines()[-1]
     if isinstance(error, ray.exceptions.WorkerCrashedError | ray.exceptions.ActorDiedError):
-        return f"a worker process died {ATTEMPTS + 1} times over the same unit, by a crash or for want of memory"
+        return f"a worker process died {ATTEMPTS + 1} times over the same unit: by crashes, or for want of memory"
     return f"{type(error).__name__}: {error}"
 
 

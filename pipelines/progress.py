@@ -14,28 +14,51 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+Key = tuple[str, str, int | None]
+
+
 class Board:
-    """The actor that stages report to: sums of what they did, by stage."""
+    """The actor that stages report to: sums of what they did, by stage, and what is begun and not ended."""
 
     def __init__(self) -> None:
         self.counts: dict[str, Count] = {}
+        self.begun: dict[Key, int] = {}
 
-    def add(self, count: Count) -> None:
+    def count(self, count: Count) -> None:
         before = self.counts.get(count.stage)
         self.counts[count.stage] = count if before is None else before + count
 
     def snapshot(self) -> dict[str, Count]:
         return self.counts
 
+    def begin(self, key: Key) -> int:
+        before = self.begun.get(key, 0)
+        self.begun[key] = before + 1
+        return before
+
+    def end(self, key: Key) -> None:
+        self.begun.pop(key, None)
+
 
 class Reporter:
-    """The monitor that stages call: tells the board and waits for nothing."""
+    """The stages' line to the board."""
 
     def __init__(self, board: Any) -> None:
         self.board = board
 
-    def __call__(self, count: Count) -> None:
-        self.board.add.remote(count)
+    def begin(self, unit: str, stage: str, row: int | None = None) -> int:
+        import ray
+
+        try:
+            return int(ray.get(self.board.begin.remote((unit, stage, row))))
+        except ray.exceptions.RayActorError:
+            return 0  # without the board a run knows less, and goes on
+
+    def end(self, unit: str, stage: str, row: int | None = None) -> None:
+        self.board.end.remote((unit, stage, row))
+
+    def count(self, count: Count) -> None:
+        self.board.count.remote(count)
 
 
 class Progress:

@@ -48,6 +48,8 @@ class Chunk(Stage):
             raise ValueError(f"overlap ({self.overlap}) must be below size ({self.size})")
         if self.unit == "tokens" and not self.tokenizer:
             raise ValueError("unit 'tokens' needs a tokenizer: a model's directory or hub id")
+        if self.cross_headings and self.prefix == "heading_path":
+            raise ValueError("prefix 'heading_path' needs chunks of one section: leave cross_headings off")
         if taken := [name for name in self.keep if name in CHUNKS.names or name == "context"]:
             raise ValueError(f"keep: chunks have columns of their own named {', '.join(taken)}")
         return self

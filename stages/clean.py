@@ -63,7 +63,9 @@ def clean(rows: pa.Table, options: Clean) -> Result:
     for name, values in (("pages", pages), ("headings", headings)):
         if name in columns:
             # A document without a page map keeps its null.
-            rows = _set(rows, name, [new if old is not None else None for new, old in zip(values, columns[name], strict=True)])
+            rows = _set(
+                rows, name, [new if old is not None else None for new, old in zip(values, columns[name], strict=True)]
+            )
     if "title" in rows.column_names:
         rows = _set(rows, "title", [title and clean_line(title, options) for title in rows["title"].to_pylist()])
     if "metadata" in rows.column_names:
@@ -88,7 +90,9 @@ def clean_document(
         tracked.replace([(start, end, "") for start, end in heads])
     finish(tracked, options)
     spans = tracked.positions.reshape(-1, 2).tolist()
-    pages = [{"page": page["page"], "start": start, "end": end} for page, (start, end) in zip(pages, spans, strict=False)]
+    pages = [
+        {"page": page["page"], "start": start, "end": end} for page, (start, end) in zip(pages, spans, strict=False)
+    ]
     kept = []
     for heading, (start, end) in zip(headings, spans[len(pages) :], strict=True):
         words = tracked.text[start:end]

@@ -171,20 +171,14 @@ def _filled(rows: pa.Table, answers: list[Answer]) -> pa.Table:
         "metadata": [
             _joined(had, meta["metadata"]) for meta, had in zip(metas, rows["metadata"].to_pylist(), strict=True)
         ],
-        "pages": [
-            meta["pages"] and [_struct(("page", "start", "end"), page) for page in meta["pages"]] for meta in metas
-        ],
-        "headings": [[_struct(("level", "text", "start", "end"), h) for h in meta["headings"]] for meta in metas],
+        "pages": [meta["pages"] and list(map(tuple, meta["pages"])) for meta in metas],
+        "headings": [list(map(tuple, meta["headings"])) for meta in metas],
     }
     for name, values in given.items():
         at = rows.schema.get_field_index(name)
         field = rows.schema.field(at)
         rows = rows.set_column(at, field, pa.array(values, field.type))
     return rows
-
-
-def _struct(names: tuple[str, ...], values: list[Any]) -> dict[str, Any]:
-    return dict(zip(names, values, strict=True))
 
 
 def _joined(had: str | None, found: str) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from stages.core.outcome import OUTCOMES, Result, outcomes
 from stages.core.schema import CHUNKS, chunk_id
 from stages.core.sections import PageMap, Section, sections
-from stages.core.splitting import Characters, Ruler, Tokens, cluster_start, halves, split, trim, word_start
+from stages.core.splitting import Characters, Ruler, Tokens, halves, overlap_start, split
 from stages.core.tokenizer import Tokenizer
 
 GROUP_CHARS = 4_000_000
@@ -97,7 +97,8 @@ class Chunker:
             ruler = Tokens(text, positions)
         title = rows["title"][doc].as_py() if "title" in rows.column_names and self.prefix == "title" else None
         contexts: dict[tuple[str, ...], tuple[str | None, int]] = {}
-        for section, parts in self._sections(text, _cell(rows, "headings", doc)):
+        parts = sections(text, _cell(rows, "headings", doc) or [])
+        for section in [Section(0, len(text), ())] if self.cross_headings else parts:
             limit = self.size - (self.tokenizer.special if self.in_tokens and self.tokenizer else 0)
             context = None
             if self.prefix != "none":
@@ -109,17 +110,8 @@ class Chunker:
             units = max(int(limit / scale), 1)
             overlap = min(int(self.overlap / scale), units - 1)
             for start, own, end in split(ruler, section.start, section.end, units, overlap):
-                path = section.path if parts is None else _path_at(parts, own)
+                path = _path_at(parts, own) if self.cross_headings else section.path
                 yield Span(doc, start, own, end, path, context)
-
-    def _sections(self, text: str, headings: Any) -> Iterator[tuple[Section, list[Section] | None]]:
-        parts = sections(text, headings or [])
-        if not self.cross_headings:
-            yield from ((part, None) for part in parts)
-        elif self.prefix == "heading_path":
-            yield Section(0, len(text), parts[0].path), parts
-        else:
-            yield Section(0, len(text), ()), parts
 
     def _context(self, words: Sequence[str], limit: int) -> tuple[str | None, int]:
         """What goes ahead of a chunk, and what it and its line break take. The innermost words stay, up to half."""
@@ -203,12 +195,15 @@ def _cell(rows: pa.Table, name: str, i: int) -> Any:
 
 def _scale(tokenizer: Tokenizer, text: str, positions: np.ndarray) -> float:
     """Tokens per estimated token, by a sample from the middle of a text."""
+    if tokenizer.estimates_well:
+        return 1.0
     begin = max(len(text) - SAMPLE_CHARS, 0) // 2
     first, last = np.searchsorted(positions, (begin, begin + SAMPLE_CHARS))
     if last == first:
         return 1.0
     exact = tokenizer.counts([text[begin : begin + SAMPLE_CHARS]])[0] - tokenizer.special
-    return max(exact, 1) / float(last - first)
+    # Within reason: a word of a megabyte may be one unknown token, yet no chunk should hold it whole.
+    return min(max(exact / float(last - first), 0.5), 2.0)
 
 
 def _path_at(parts: list[Section], position: int) -> tuple[str, ...]:
@@ -231,9 +226,7 @@ def _shortened(span: Span, text: str, tokens: int, size: int) -> list[Span]:
     if span.start < span.own:
         excess = (span.end - span.start) * (tokens - size) // tokens + 1
         start = min(span.start + excess, span.own)
-        start = word_start(text, cluster_start(text, start, span.start), span.own)
-        begin = trim(text, start, span.own)[0] if start < span.own else span.own
-        return [replace(span, start=min(begin, span.own))]
+        return [replace(span, start=overlap_start(text, start, span.own))]
     if span.end - span.start > 1:
         parts = halves(text, span.start, span.end)
         return [replace(span, start=start, own=start, end=end) for start, end in parts]

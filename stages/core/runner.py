@@ -19,28 +19,65 @@ if TYPE_CHECKING:
     import ray.data
 
 
-ATTEMPTS = 3
+ATTEMPTS = 12
 """How often a worker process that dies is replaced for the same block. Ray itself would try for ever."""
+
+CAREFUL_AFTER = 2
+"""Deaths over the same unit at the same stage after which its rows are worked on one at a time."""
 
 
 class Monitor(Protocol):
-    """Whoever watches a run: told what each stage did with each unit."""
+    """Whoever watches a run. It outlives the worker processes, and so knows what one was at when it died."""
 
-    def __call__(self, count: Count) -> None: ...
+    def begin(self, unit: str, stage: str, row: int | None = None) -> int:
+        """Say what is begun; gives how often it was begun before and not ended."""
+        ...
+
+    def end(self, unit: str, stage: str, row: int | None = None) -> None: ...
+
+    def count(self, count: Count) -> None: ...
 
 
 def run(stage: Stage, worker: Worker, table: pa.Table, monitor: Monitor | None = None) -> pa.Table:
     """One stage over one block. Raises LedgerError where the stage lost or invented rows."""
     block = Block.from_table(table)
     started = time.perf_counter()
-    result = guarded(worker, block.rows)
+    if monitor and block.unit:
+        deaths = monitor.begin(block.unit, stage.label)
+        if deaths >= CAREFUL_AFTER:
+            result = carefully(worker, block.rows, monitor, block.unit, stage.label)
+        else:
+            result = guarded(worker, block.rows)
+        monitor.end(block.unit, stage.label)
+    else:
+        result = guarded(worker, block.rows)
     lost = result.outcomes if result.outcomes is not None else OUTCOMES.empty_table()
     lost = lost.set_column(3, "stage", pa.array([stage.label] * lost.num_rows, pa.string()))
     count = tally(stage, block.rows, result.rows, lost, time.perf_counter() - started)
     if monitor:
-        monitor(count)
-    return (
-        Block(result.rows, pa.concat_tables([block.outcomes, lost]), block.unit, block.ledger).counted(count).to_table()
+        monitor.count(count)
+    done = Block(result.rows, pa.concat_tables([block.outcomes, lost]), block.unit, block.ledger)
+    return done.counted(count).to_table()
+
+
+def carefully(worker: Worker, rows: pa.Table, monitor: Monitor, unit: str, stage: str) -> Result:
+    """Row by row, and past a row over which a worker process died already: it is failed by name."""
+    results = []
+    for number in range(rows.num_rows):
+        row = rows.slice(number, 1)
+        if monitor.begin(unit, stage, number):
+            message = "the worker process died whenever it worked on this row: a crash in a library, or want of memory"
+            results.append(Result(_nothing(worker, row), outcomes(row, "failed", "worker_died", message, "WorkerDied")))
+        else:
+            results.append(guarded(worker, row))
+            monitor.end(unit, stage, number)
+    return joined(results)
+
+
+def joined(results: list[Result]) -> Result:
+    return Result(
+        pa.concat_tables([result.rows for result in results], promote_options="permissive"),
+        pa.concat_tables([result.outcomes or OUTCOMES.empty_table() for result in results]),
     )
 
 
@@ -55,11 +92,7 @@ def guarded(worker: Worker, rows: pa.Table) -> Result:
     except Exception as error:  # noqa: BLE001 - whatever a row causes is that row's outcome
         if rows.num_rows > 1:
             middle = rows.num_rows // 2
-            halves = [guarded(worker, rows.slice(0, middle)), guarded(worker, rows.slice(middle))]
-            return Result(
-                pa.concat_tables([h.rows for h in halves], promote_options="permissive"),
-                pa.concat_tables([h.outcomes or OUTCOMES.empty_table() for h in halves]),
-            )
+            return joined([guarded(worker, rows.slice(0, middle)), guarded(worker, rows.slice(middle))])
         return Result(_nothing(worker, rows), failure(rows, error))
     return result if isinstance(result, Result) else Result(result)
 

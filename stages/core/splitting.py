@@ -143,13 +143,16 @@ def halves(text: str, start: int, end: int) -> list[tuple[int, int]]:
     return [part for part in parts if part[0] < part[1]]
 
 
-def word_start(text: str, position: int, end: int) -> int:
-    """`position`, or where the next word begins if it lies inside one, in a script that parts words by spaces."""
+def overlap_start(text: str, position: int, end: int) -> int:
+    """The first position from `position` where a word begins, in a script that parts words by spaces, or a character in
+    one that does not; `end` where there is none before it."""
     inside = 0 < position < end and text[position - 1].isalnum() and text[position].isalnum()
     if inside and (text[position] < "\u0e00" or "\uac00" <= text[position] <= "\ud7a3"):
         found = _BREAK.search(text, position, end)
-        return found.end() - 1 if found else position
-    return position
+        position = found.end() - 1 if found else position
+    while position < end and (text[position].isspace() or _inside_cluster(text, position)):
+        position += 1
+    return min(position, end)
 
 
 def cluster_start(text: str, position: int, floor: int) -> int:
@@ -160,7 +163,7 @@ def cluster_start(text: str, position: int, floor: int) -> int:
     at = position
     while at > floor and position - at < MAX_CLUSTER and _inside_cluster(text, at):
         at -= 1
-    return at if at > floor and not _inside_cluster(text, at) else position
+    return at if at > floor else position
 
 
 def _inside_cluster(text: str, at: int) -> bool:
@@ -212,7 +215,4 @@ def _overlapping(ruler: Ruler, floor: int, begin: int, overlap: int) -> int:
     if not overlap:
         return begin
     at = max(ruler.move(begin, -overlap), floor)
-    if at >= begin:
-        return begin
-    at = cluster_start(ruler.text, word_start(ruler.text, at, begin), floor) if at > floor else at
-    return min(trim(ruler.text, at, begin)[0], begin) if at < begin else begin
+    return at if at == floor else overlap_start(ruler.text, at, begin)

@@ -29,6 +29,16 @@ _PUNCTUATION = r"!-/:-@\[-`{-~\u00a1-\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u30
 _WORD = re.compile(rf"[^\s{_PUNCTUATION}]")
 _STRETCH = re.compile(rf" ?[^\s{_PUNCTUATION}]{{1,64}}| ?[{_PUNCTUATION}]{{1,64}}|\s{{1,64}}")
 
+_SAMPLE = """# Notes (draft)
+
+The quick brown fox jumps over a lazy dog; "twenty-five" of its friends -- all of them -- look on, unbelievably amazed.
+
+    def area(radius): return 3.14159 * radius ** 2  # see `math.pi`
+
+* Der schnelle braune Fuchs springt über den faulen Hund. Ça alors, où est-il passé ?
+* Быстрая лиса прыгает через собаку. 天地玄黄，宇宙洪荒。 नमस्ते दुनिया।
+"""
+
 
 class Tokenizer:
     """Counts tokens as the model's own tokenizer does, without truncation."""
@@ -40,6 +50,8 @@ class Tokenizer:
         self.special: int = backend.num_special_tokens_to_add(False)
         """Tokens that go around every text ([CLS], [SEP], <s>)."""
         self._cache: dict[str, int] = {}
+        self.estimates_well: bool = abs(len(self.positions(_SAMPLE)) - self.counts([_SAMPLE])[0] + self.special) <= 2
+        """Whether `positions` is near enough for most text, as it is for tokenizers that part words and punctuation."""
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text as it is encoded alone, special tokens included."""

@@ -88,6 +88,7 @@ def open_engine(spec: EmbeddingSpec, **options: Any) -> EmbeddingEngine:
 
 
 def unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`vectors` [n, d] scaled to length 1; a vector of zeros stays what it is."""
+    """`vectors` [n, d] scaled to length 1; a vector of zeros stays what it is, one that is not finite becomes NaN."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(vectors / np.where(lengths == 0, 1, lengths), dtype=np.float32)

@@ -8,6 +8,8 @@ from itertools import groupby, islice, pairwise
 from statistics import median
 from typing import NamedTuple
 
+from stages.parsers.pdf_repair import RIGHT_TO_LEFT
+
 BULLETS = frozenset("•◦▪■□●○‣–*")
 MAX_LOOK_AHEAD = 50
 MAX_WRAPPED = 5
@@ -224,10 +226,12 @@ def _beside(row: list[Line], line: Line) -> bool:
 def _row(row: list[Line]) -> str:
     """A row's text: cells parted by ` | ` where the gap is wider than a blank."""
     row = sorted(row, key=lambda line: line.x0)
+    if backwards := sum(bool(RIGHT_TO_LEFT.search(line.text)) for line in row) > len(row) / 2:
+        row.reverse()
     text = row[0].text.strip()
     for left, right in pairwise(row):
         size = max(left.size, right.size)
-        gap = right.x0 - left.x1
+        gap = left.x0 - right.x1 if backwards else right.x0 - left.x1
         separator = " | " if gap > CELL_GAP * size and left.text.strip() not in BULLETS else " "
         if gap < WORD_GAP * size and not left.text.endswith(" ") and not right.text.startswith(" "):
             separator = ""

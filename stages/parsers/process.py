@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from stages.parsers.document import Options
@@ -103,7 +104,7 @@ class Process:
         self._queue(spec.json().encode(), b"")  # not an argument: it may hold passwords
 
     def send(self, request: Request) -> None:
-        """Queue a request; `receive` writes it."""
+        """Queue a request."""
         meta = json.dumps({"name": request.name, "media_type": request.media_type}).encode()
         self._queue(meta, request.content)
 
@@ -116,7 +117,7 @@ class Process:
                 raise TimeoutError
             for descriptor, _ in self._poll.poll(left * 1000 + 1):
                 if descriptor == self.requests:
-                    self._write()
+                    self.write()
                 elif not self._read():
                     raise EOFError
         return answer
@@ -146,15 +147,15 @@ class Process:
             self._outgoing.append(memoryview(start + bytes(body)))
         else:
             self._outgoing += [memoryview(start), memoryview(body)]
-        self._write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write what is queued as far as the pipe takes it; `receive` goes on with the rest."""
         try:
             while self._outgoing:
-                sent = os.write(self.requests, self._outgoing[0])
-                if sent == len(self._outgoing[0]):
-                    self._outgoing.popleft()
-                else:
+                sent = os.writev(self.requests, list(islice(self._outgoing, 64)))
+                while self._outgoing and sent >= len(self._outgoing[0]):
+                    sent -= len(self._outgoing.popleft())
+                if sent:
                     self._outgoing[0] = self._outgoing[0][sent:]
         except BlockingIOError:
             pass
@@ -207,6 +208,7 @@ def parse_all(requests: Iterable[Request], spec: Spec) -> Iterator[Answer]:
                 worker = _borrow(spec)
                 for request in sent:
                     worker.send(request)
+                worker.write()
             _send_ahead(worker, todo, sent)
             if not sent:
                 return
@@ -247,14 +249,18 @@ def close_all() -> None:
 
 
 def _send_ahead(worker: Process, todo: Iterator[Request], sent: deque[Request]) -> None:
+    """Keep the worker supplied; many small documents go in one write, once half of those sent are answered."""
     size = sum(len(request.content) for request in sent)
+    if sent and (size > AHEAD_BYTES // 2 or len(sent) > AHEAD_DOCUMENTS // 2):
+        return
     while not sent or (size < AHEAD_BYTES and len(sent) < AHEAD_DOCUMENTS):
         request = next(todo, None)
         if request is None:
-            return
+            break
         sent.append(request)
         size += len(request.content)
         worker.send(request)
+    worker.write()
 
 
 def _borrow(spec: Spec) -> Process:
@@ -270,6 +276,7 @@ def _borrow(spec: Spec) -> Process:
     except OSError as error:
         raise WorkerError(f"cannot start a parser process: {error}") from error
     try:
+        process.write()
         process.receive(START_S)
     except (TimeoutError, EOFError) as error:
         status = process.wait()

@@ -87,7 +87,9 @@ def _utf16(content: bytes) -> str | None:
         return None
     even, odd = sample[::2].count(0), sample[1::2].count(0)
     high, encoding = (odd, "utf-16-le") if odd > even else (even, "utf-16-be")
-    if high < 0.02 * len(sample) or min(even, odd) > 0.05 * high:
+    if high < 0.002 * len(sample) or min(even, odd) > 0.05 * high:
+        return None
+    if high < 0.1 * len(sample) and _mostly_utf8(sample):  # a few NULs in a text of bytes
         return None
     try:
         text = sample.decode(encoding)
@@ -105,9 +107,7 @@ def _mostly_utf8(content: bytes) -> bool:
     text = sample.decode("utf-8", "replace")
     broken = text.count("\N{REPLACEMENT CHARACTER}")
     valid = sum(len(run) for run in re.findall(r"[^\x00-\x7f\ufffd]+", text))
-    if not broken and sample != content:
-        return True  # the break lies behind a sample full of valid sequences, or the sample is ASCII
-    return valid > 4 * broken
+    return not broken or valid > 4 * broken
 
 
 def _borne_out(content: bytes, declared: str | None) -> str | None:

@@ -136,7 +136,7 @@ def _ok(media_type: str, document: Document) -> tuple[dict[str, Any], bytes]:
         "title": scrub(document.title),
         "metadata": json.dumps(scrub(document.metadata), ensure_ascii=False, default=str, sort_keys=True),
         "pages": document.pages or None,
-        "headings": scrub(document.headings),
+        "headings": [(level, scrub(text), start, end) for level, text, start, end in document.headings],
     }
     return meta, document.text.replace("\0", REPLACEMENT).encode("utf-8", "replace")
 
@@ -144,6 +144,8 @@ def _ok(media_type: str, document: Document) -> tuple[dict[str, Any], bytes]:
 def scrub(value: Any) -> Any:
     """`value` with what Arrow cannot hold (lone surrogates, NUL) replaced, one character for one."""
     if isinstance(value, str):
+        if value.isascii() and "\0" not in value:
+            return value
         return value.replace("\0", REPLACEMENT).encode("utf-8", "replace").decode()
     if isinstance(value, dict):
         return {scrub(str(key)): scrub(item) for key, item in value.items()}

@@ -33,8 +33,14 @@ def docs(work: Path) -> Path:
     return folder
 
 
-def pipeline(ending: str = "!", *, out: str = "out", max_failed: float = 0.25, between: Stage | None = None) -> Pipeline:
-    stages: list[Stage] = [Read(uri="docs", unit_docs=6), Shout(ending=ending, log=Path("worked").absolute()), Checkpoint()]
+def pipeline(
+    ending: str = "!", *, out: str = "out", max_failed: float = 0.25, between: Stage | None = None
+) -> Pipeline:
+    stages: list[Stage] = [
+        Read(uri="docs", unit_docs=6),
+        Shout(ending=ending, log=Path("worked").absolute()),
+        Checkpoint(),
+    ]
     stages += [between] if between else []
     return Pipeline("shouting", [*stages, Words(num_cpus=0.5), WriteParquet(uri=out)], max_failed=max_failed)
 
@@ -153,12 +159,16 @@ def test_a_stage_that_loses_rows_is_an_error(docs: Path) -> None:
     assert json.loads(Path("run/run.json").read_text())["status"] == "failed"
 
 
-def test_a_worker_that_dies_is_replaced_a_bounded_number_of_times(docs: Path) -> None:
+def test_a_row_that_kills_its_worker_is_failed_by_name(docs: Path) -> None:
     (docs / "05.txt").write_text("die here")
-    with pytest.raises(RunError, match="run again"):
-        pipeline().run("run")
-    (docs / "05.txt").write_text("loud after all")
-    assert pipeline().run("run").ledger[1].failed == 1
+    (docs / "06.txt").write_text("die here too")
+    result = pipeline().run("run")
+    assert {row["uri"]: row["reason"] for row in outcomes.read(Place("run"), "failed").to_pylist()} == {
+        "docs/05.txt": "worker_died",
+        "docs/06.txt": "worker_died",
+        "docs/07.txt": "error",
+    }
+    assert result.ledger[1].ok == 33
 
 
 def test_nothing_to_read_is_refused(work: Path) -> None:
