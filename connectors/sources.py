@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 import fsspec
 import pathspec
 
-from connectors.storage import storage_options
+from connectors.storage import open_uri, store_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +51,51 @@ class Selection:
     exclude: tuple[str, ...] = ()
     hidden: bool = False
 
-    def accepts(self) -> Any:
-        included = pathspec.GitIgnoreSpec.from_lines(self.include) if self.include else None
-        excluded = pathspec.GitIgnoreSpec.from_lines(self.exclude) if self.exclude else None
+    def __post_init__(self) -> None:
+        for pattern in (*self.include, *self.exclude):
+            try:
+                pathspec.GitIgnoreSpec.from_lines([pattern])
+            except ValueError as error:
+                raise ValueError(f"{pattern!r} is no pattern of .gitignore") from error
 
-        def accepts(relative: str) -> bool:
-            if not self.hidden and any(part.startswith(".") for part in relative.split("/")):
-                return False
-            if included is not None and not included.match_file(relative):
-                return False
-            return excluded is None or not excluded.match_file(relative)
 
-        return accepts
+class Filter:
+    """A `Selection` at work on paths relative to where the listing began."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._hidden = selection.hidden
+        self._included = pathspec.GitIgnoreSpec.from_lines(selection.include) if selection.include else None
+        self._excluded = pathspec.GitIgnoreSpec.from_lines(selection.exclude) if selection.exclude else None
+        self._prunes = not any(pattern.startswith("!") for pattern in selection.exclude)
+
+    def takes(self, file: str) -> bool:
+        if self._veiled(file) or (self._included is not None and not self._included.match_file(file)):
+            return False
+        return self._excluded is None or not self._excluded.match_file(file)
+
+    def enters(self, folder: str) -> bool:
+        """False where nothing below the folder could be taken."""
+        if self._veiled(folder):
+            return False
+        return self._excluded is None or not self._prunes or not self._excluded.match_file(f"{folder}/")
+
+    def _veiled(self, path: str) -> bool:
+        return not self._hidden and any(part.startswith(".") for part in path.split("/"))
 
 
 def list_sources(uris: Iterable[str], selection: Selection, options: dict[str, Any]) -> Iterator[Source]:
-    """Each file under each of `uris` once, in a stable order. Raises FileNotFoundError where a URI names nothing."""
+    """Each file under each of `uris` once, in a stable order, under the first name that leads to it.
+
+    Raises FileNotFoundError where a URI names nothing, StorageError where its store cannot be reached.
+    """
     seen: set[bytes] = set()
     for uri in uris:
-        found = _remote(uri, selection, options) if is_remote(uri) else _local(local_path(uri), selection)
-        any_found = False
-        for source in found:
-            any_found = True
-            identity = hashlib.blake2b(source.uri.encode(), digest_size=16).digest()
+        remote = is_remote(uri)
+        for source in _remote(uri, selection, options) if remote else _local(local_path(uri), selection):
+            identity = hashlib.blake2b(source.path, digest_size=16, salt=b"remote" if remote else b"").digest()
             if identity not in seen:
                 seen.add(identity)
                 yield source
-        if not any_found and not is_remote(uri) and not os.path.lexists(local_path(uri)) and not glob.has_magic(uri):
-            raise FileNotFoundError(f"{uri} does not exist")
 
 
 def is_remote(uri: str) -> bool:
@@ -85,41 +103,62 @@ def is_remote(uri: str) -> bool:
 
 
 def local_path(uri: str) -> str:
-    return uri.removeprefix("file://")
+    return os.path.expanduser(uri.removeprefix("file://"))
 
 
 def _local(root: str, selection: Selection) -> Iterator[Source]:
-    accepts = selection.accepts()
-    roots = sorted(glob.iglob(root, recursive=True)) if not os.path.lexists(root) and glob.has_magic(root) else [root]
-    for start in roots:
-        start = os.path.normpath(start)
-        if os.path.isdir(start):
-            yield from _walk(start, start, accepts, ())
-        elif os.path.lexists(start) and (start == os.path.normpath(root) or accepts(os.path.basename(start))):
-            # A file that is named outright is taken, whatever the patterns say; a glob's matches pass them.
-            yield _local_file(start)
+    chosen = Filter(selection)
+    if os.path.lexists(root):
+        root = os.path.normpath(root)
+        # A file that is named outright is taken, whatever the patterns say.
+        yield from _walk(root, root, chosen) if os.path.isdir(root) else [_local_file(root)]
+        return
+    if not glob.has_magic(root):
+        raise FileNotFoundError(f"{root} does not exist")
+    base = _above_glob(root) or "."
+    for found in sorted(glob.iglob(root, recursive=True, include_hidden=selection.hidden)):
+        found = os.path.normpath(found)
+        relative = printable_path(os.path.relpath(found, base))
+        if os.path.isdir(found):
+            if relative == "." or chosen.enters(relative):
+                yield from _walk(found, base, chosen)
+        elif chosen.takes(relative):
+            yield _local_file(found)
 
 
-def _walk(root: str, directory: str, accepts: Any, ancestors: tuple[tuple[int, int], ...]) -> Iterator[Source]:
-    try:
-        status = os.stat(directory)
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
-    except OSError as error:
-        yield _unlisted(directory, error)
-        return
-    inode = (status.st_dev, status.st_ino)
-    if inode in ancestors:
-        # Only a link back to an ancestor is a loop; a second link to the same folder elsewhere is not.
-        yield replace(_named(directory), reason="symlink_loop", message="the link leads back to a folder above it")
-        return
-    for entry in entries:
-        relative = printable_path(os.path.relpath(entry.path, root))
-        if _is_dir(entry):
-            # The patterns of a folder are judged at its files, except that a hidden folder need not be entered.
-            if accepts(relative) or not entry.name.startswith("."):
-                yield from _walk(root, entry.path, accepts, (*ancestors, inode))
-        elif accepts(relative):
-            yield _local_file(entry.path)
+def _above_glob(path: str) -> str:
+    """The folder that a glob begins in: all that stands before its first pattern."""
+    parts = path.split("/")
+    magic = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
+    return "/".join(parts[:magic]) or ("/" if path.startswith("/") else "")
+
+
+def _walk(top: str, base: str, chosen: Filter) -> Iterator[Source]:
+    """The files of a folder, then those of each folder in it. Not by recursion: folders may nest deeper than calls."""
+    todo: list[tuple[str, tuple[tuple[int, int], ...]]] = [(top, ())]
+    while todo:
+        directory, above = todo.pop()
+        try:
+            status = os.stat(directory)
+            entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+        except OSError as error:
+            yield _unlisted(directory, error)
+            continue
+        inode = (status.st_dev, status.st_ino)
+        if inode in above:
+            # Only a link back to a folder above is a loop; a second link to the same folder elsewhere is not.
+            yield replace(_named(directory), reason="symlink_loop", message="the link leads back to a folder above it")
+            continue
+        inside = os.path.relpath(directory, base)
+        folders = []
+        for entry in entries:
+            relative = printable_path(entry.name if inside == "." else f"{inside}/{entry.name}")
+            if _is_dir(entry):
+                if chosen.enters(relative):
+                    folders.append(entry.path)
+            elif chosen.takes(relative):
+                yield _local_file(entry.path)
+        todo += [(folder, (*above, inode)) for folder in reversed(folders)]
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -146,46 +185,46 @@ def _named(path: str) -> Source:
 
 
 def _unlisted(path: str, error: OSError) -> Source:
-    reason = {
-        "FileNotFoundError": "broken_link" if os.path.islink(path) else "vanished",
-        "PermissionError": "unreadable",
-    }.get(type(error).__name__, "symlink_loop" if "symbolic links" in str(error) else "unreadable")
+    reason = "unreadable"
+    if error.errno == errno.ELOOP:
+        reason = "symlink_loop"
+    elif error.errno == errno.ENOENT:
+        reason = "broken_link" if os.path.islink(path) else "vanished"
     return replace(_named(path), reason=reason, message=error.strerror or str(error))
 
 
+# What a percent sign must not be followed by in a name as it is, lest it read as an escape.
+AMBIGUOUS = re.compile("%(?=25|[89A-F][0-9A-F])")
+UNDECODED = re.compile("[\udc80-\udcff]")
+
+
 def printable_path(path: str) -> str:
-    """`path` as text: bytes that are not UTF-8 (surrogates in Python's file names) become %XX, and so does a `%`
-    in such a name, to keep names apart."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raw = os.fsencode(path)
-        return "".join(
-            c if c.isascii() and c != "%" else quote(c.encode("utf-8", "surrogateescape")) for c in os.fsdecode(raw)
-        )
-    return path
+    """`path` as text: a byte that is not UTF-8 (a surrogate in Python's file names) becomes %XX. No two paths give the
+    same text: a name that has such a %XX of its own, or a %25, gets the percent sign as %25."""
+    return UNDECODED.sub(lambda byte: f"%{ord(byte[0]) - 0xDC00:02X}", AMBIGUOUS.sub("%25", path))
 
 
 def _remote(uri: str, selection: Selection, options: dict[str, Any]) -> Iterator[Source]:
-    filesystem, path = fsspec.core.url_to_fs(uri, **storage_options(uri, options))
+    filesystem, path = open_uri(uri, options)
     scheme = uri.split("://", 1)[0]
-    accepts = selection.accepts()
-    if glob.has_magic(path):
-        found: Iterable[dict[str, Any]] = filesystem.glob(path, detail=True).values()
-        root = path.split("*", 1)[0].rsplit("/", 1)[0]
-    else:
-        found, root = _remote_walk(filesystem, path), path
-    for info in found:
-        name = str(info["name"])
-        if info["type"] != "file" or name.endswith("/"):
-            continue
-        relative = name[len(root) :].lstrip("/")
-        if relative and not accepts(relative):
-            continue
-        modified = info.get("LastModified")
-        seconds = modified.astimezone(UTC).timestamp() if isinstance(modified, datetime) else info.get("mtime")
-        version = str(info.get("ETag") or info.get("etag") or f"{info['size']}-{seconds}").strip('"')
-        yield Source(f"{scheme}://{name}", name.encode(), int(info["size"]), seconds, version)
+    chosen = Filter(selection)
+    with store_errors():
+        if glob.has_magic(path) and not filesystem.exists(path):
+            found: Iterable[dict[str, Any]] = filesystem.glob(path, detail=True).values()
+            root = _above_glob(path)
+        else:
+            found, root = _remote_walk(filesystem, path), path
+        for info in found:
+            name = str(info["name"])
+            if info["type"] != "file" or name.endswith("/"):
+                continue
+            relative = name[len(root) :].lstrip("/")
+            if relative and not chosen.takes(relative):
+                continue
+            modified = info.get("LastModified")
+            seconds = modified.astimezone(UTC).timestamp() if isinstance(modified, datetime) else info.get("mtime")
+            version = str(info.get("ETag") or info.get("etag") or f"{info['size']}-{seconds}").strip('"')
+            yield Source(f"{scheme}://{name}", name.encode(), int(info["size"]), seconds, version)
 
 
 def _remote_walk(filesystem: fsspec.AbstractFileSystem, path: str) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,12 @@ from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+
+TEMPORARY = re.compile(r"(\..+|_[0-9a-f]{16}\.parquet)\.tmp")
+
+
+class StorageError(OSError):
+    """A store that cannot be used: of an unknown kind, or out of reach."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +33,10 @@ class Place:
 
     def __post_init__(self) -> None:
         if "://" not in self.uri:
-            object.__setattr__(self, "uri", os.path.abspath(self.uri))
+            object.__setattr__(self, "uri", os.path.abspath(os.path.expanduser(self.uri)))
 
     def _open(self) -> tuple[fsspec.AbstractFileSystem, str]:
-        filesystem, path = fsspec.core.url_to_fs(self.uri, **storage_options(self.uri, dict(self.options)))
+        filesystem, path = open_uri(self.uri, dict(self.options))
         return filesystem, path.rstrip("/")
 
     @property
@@ -52,13 +59,19 @@ class Place:
 
     def names(self, suffix: str = "") -> list[str]:
         """The committed files directly in this directory, sorted; none where it does not exist."""
+        return sorted(n for n in self._listed() if n.endswith(suffix) and not n.startswith((".", "_")))
+
+    def _listed(self) -> list[str]:
         fs, root = self._open()
         try:
             found = fs.ls(root, detail=False, refresh=True) if not self.local else os.listdir(root)
         except FileNotFoundError:
             return []
-        names = (str(path).rsplit("/", 1)[-1] for path in found)
-        return sorted(n for n in names if n.endswith(suffix) and not n.startswith((".", "_")))
+        return [str(path).rsplit("/", 1)[-1] for path in found]
+
+    def leftovers(self) -> list[str]:
+        """Temporary files of writers that were killed; those of writers still at work look the same."""
+        return sorted(name for name in self._listed() if TEMPORARY.fullmatch(name))
 
     def exists(self, name: str) -> bool:
         fs, root = self._open()
@@ -73,47 +86,46 @@ class Place:
         except FileNotFoundError:
             return None
 
-    def commit(self, name: str, content: bytes | memoryview, *, once: bool = False) -> None:
+    def commit(self, name: str, content: bytes | memoryview, *, once: bool = False) -> bool:
         """Make `name` hold `content`, whole or not at all, whatever is killed meanwhile.
 
-        With `once`, a name that is there stays as it is. A local file is on the disk when this returns.
+        With `once`, a name that is there stays as it is, and the answer is False. A local file is on the disk when
+        this returns.
         """
         if not self.local:
+            if once and self.exists(name):
+                return False
             # One PUT (or one completed multipart upload) shows whole or not at all.
-            if not (once and self.exists(name)):
-                self.fs.pipe_file(self.path(name), bytes(content))
-            return
-        with self.written(name, once=once) as temporary, open(temporary, "wb") as file:
-            file.write(content)
+            self.fs.pipe_file(self.path(name), bytes(content))
+            return True
+        final = self.path(name)
+        directory = os.path.dirname(final)
+        os.makedirs(directory, exist_ok=True)
+        temporary = f"{directory}/.{os.path.basename(final)}.{uuid.uuid4().hex[:8]}.tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if once:
+                try:
+                    os.link(temporary, final)
+                except FileExistsError:
+                    return False
+                except OSError:  # a filesystem without hard links
+                    os.replace(temporary, final)
+            else:
+                os.replace(temporary, final)
+            _sync(directory)
+            return True
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
 
     def update(self, name: str, content: bytes | memoryview) -> None:
         """`commit`, unless `name` holds just that already."""
         if self.read_or_none(name) != content:
             self.commit(name, content)
-
-    @contextlib.contextmanager
-    def written(self, name: str, *, once: bool = False) -> Iterator[str]:
-        """A local temporary path beside `name`; what is written there becomes `name` when the block ends well."""
-        final = self.path(name)
-        os.makedirs(os.path.dirname(final), exist_ok=True)
-        temporary = f"{os.path.dirname(final)}/.{os.path.basename(final)}.{uuid.uuid4().hex[:8]}.tmp"
-        try:
-            yield temporary
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            if once:
-                with contextlib.suppress(FileExistsError):
-                    os.link(temporary, final)
-            else:
-                os.replace(temporary, final)
-            directory = os.open(os.path.dirname(final), os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
 
     def rename(self, temporary: str, name: str) -> None:
         """Give a finished file its name. On an object store that is a copy within the store, whole or not there."""
@@ -121,6 +133,7 @@ class Place:
             with open(self.path(temporary), "rb") as file:
                 os.fsync(file.fileno())
             os.replace(self.path(temporary), self.path(name))
+            _sync(self.root)
         else:
             self.fs.mv(self.path(temporary), self.path(name))
 
@@ -132,12 +145,15 @@ class Place:
     def writable(self) -> str | None:
         """Why nothing can be written here, or None. Leaves nothing behind."""
         probe = f".batchmill-probe-{uuid.uuid4().hex[:8]}"
-        if not self.local:
-            try:
-                self.fs.pipe_file(self.path(probe), b"")
-                self.fs.rm_file(self.path(probe))
-            except (OSError, ValueError) as error:
-                return str(error) or type(error).__name__
+        try:
+            local = self.local
+            if not local:
+                with store_errors():
+                    self.fs.pipe_file(self.path(probe), b"")
+                    self.fs.rm_file(self.path(probe))
+        except (OSError, ValueError) as error:
+            return str(error) or type(error).__name__
+        if not local:
             return None
         parent = self.root
         while not os.path.lexists(parent):
@@ -151,6 +167,37 @@ class Place:
         except OSError as error:
             return f"{parent}: {error.strerror}"
         return None
+
+
+def open_uri(uri: str, options: dict[str, Any]) -> tuple[fsspec.AbstractFileSystem, str]:
+    """The filesystem that a URI or local path is on, and its path there. Raises StorageError for an unknown kind."""
+    if "://" not in uri:
+        return LocalFileSystem(), uri  # as it is: fsspec would read `::` in it as a chain of filesystems
+    try:
+        filesystem, path = fsspec.core.url_to_fs(uri, **storage_options(uri, options))
+    except (ValueError, ImportError) as error:
+        raise StorageError(str(error)) from error
+    return filesystem, path
+
+
+@contextlib.contextmanager
+def store_errors() -> Iterator[None]:
+    """Raises what a store's client raises (no credentials, no answer) as StorageError: to Python it is no OSError."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.split(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
+            raise StorageError(str(error) or type(error).__name__) from error
+        raise
+
+
+def _sync(directory: str) -> None:
+    """Put a directory's entries on the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def storage_options(uri: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -38,11 +38,19 @@ def main() -> None:
 
     Exit codes: 0 done, 1 the run failed or passed max_failed, 2 the configuration is wrong.
     """
-    # Stages of one's own are found where the command is given, here and in the worker processes alike.
+    _find_stages_here()
+
+
+def _find_stages_here() -> None:
+    """Let stages of one's own be found where the command is given, here and in the worker processes alike.
+
+    Not where folders there would stand before our own packages of the same name.
+    """
     here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    if here in sys.path or any(os.path.isdir(name) for name in ("stages", "pipelines", "connectors", "jobs")):
+        return
+    sys.path.append(here)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), here]))
 
 
 def pipeline_arguments(command: Any) -> Any:

@@ -52,7 +52,9 @@ def convert(gguf: Path, target: Path) -> None:
     """Write the model and tokenizer in a GGUF file as safetensors and JSON."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     where, name = str(gguf.parent), gguf.name
     model = AutoModelForCausalLM.from_pretrained(
         where, gguf_file=name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)

@@ -6,10 +6,14 @@ bin=$(dirname "$0")/../.venv/bin
 extra=$1
 shift
 
+settings=$("$bin/python" -m pip config list)
 pip_setting() {
-    local variable=PIP_${1//-/_}
-    variable=${variable^^}
-    echo "${!variable:-$("$bin/python" -m pip config get "global.$1" 2>/dev/null || true)}" | xargs
+    local section value=
+    for section in :env: install global; do
+        value=$(sed -n "s/^$section\.$1='\(.*\)'$/\1/p" <<<"$settings")
+        if [[ $value ]]; then break; fi
+    done
+    xargs <<<"${value//\\n/ }"
 }
 
 has_torch() {

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import pyarrow as pa
 from pydantic import Field, model_validator
 
-from stages.core import tokenizer
+from stages.core import tokenizer as tokenizers
 from stages.core.chunking import Chunker
 from stages.core.errors import ConfigError, nearest
 from stages.core.schema import CHUNKS
@@ -55,7 +54,7 @@ class Chunk(Stage):
         return self
 
     def open(self) -> Worker:
-        counter = tokenizer.load(self.tokenizer, self.revision) if self.tokenizer else None
+        counter = tokenizers.load(self.tokenizer, self.revision) if self.tokenizer else None
         self._check_size(counter)
         return Chunker(
             size=self.size,
@@ -69,11 +68,11 @@ class Chunk(Stage):
 
     def check(self) -> None:
         if self.tokenizer:
-            tokenizer.check(f"{self.label}.tokenizer", self.tokenizer, self.revision)
-            if self.unit == "tokens" and tokenizer.find(self.tokenizer, self.revision):
-                self._check_size(tokenizer.load(self.tokenizer, self.revision))
+            tokenizers.check(f"{self.label}.tokenizer", self.tokenizer, self.revision)
+            if self.unit == "tokens" and tokenizers.find(self.tokenizer, self.revision):
+                self._check_size(tokenizers.load(self.tokenizer, self.revision))
 
-    def _check_size(self, counter: tokenizer.Tokenizer | None) -> None:
+    def _check_size(self, counter: tokenizers.Tokenizer | None) -> None:
         if self.unit == "tokens" and counter and self.size <= counter.special:
             raise ConfigError(
                 f"{self.label}.size",
@@ -81,7 +80,7 @@ class Chunk(Stage):
             )
 
     def identity(self) -> dict[str, Any]:
-        return tokenizer.identity(self.tokenizer, self.revision) if self.tokenizer else {}
+        return tokenizers.identity(self.tokenizer, self.revision) if self.tokenizer else {}
 
     def output_columns(self, columns: frozenset[str]) -> frozenset[str]:
         for name in self.keep:

@@ -85,11 +85,11 @@ def clean_document(
     tracked = TrackedText(text, (at for span in ranges for at in (span["start"], span["end"])))
     edit(tracked, options)
     if options.headers_footers and len(pages) > 1:
-        spans = tracked.positions.reshape(-1, 2).tolist()
+        spans = tracked.ranges()
         heads = running_heads(tracked.text, spans[: len(pages)], spans[len(pages) :])
         tracked.replace([(start, end, "") for start, end in heads])
     finish(tracked, options)
-    spans = tracked.positions.reshape(-1, 2).tolist()
+    spans = tracked.ranges()
     pages = [
         {"page": page["page"], "start": start, "end": end} for page, (start, end) in zip(pages, spans, strict=False)
     ]
@@ -116,6 +116,8 @@ def finish(text: TrackedText, options: Clean) -> None:
     """Mend words and white space."""
     if options.hyphenation:
         cleaning.join_hyphenated(text)
+    if options.invisible:
+        cleaning.remove_soft_hyphens(text)
     if options.whitespace:
         cleaning.collapse_whitespace(text, options.indentation)
     text.strip()

@@ -139,8 +139,10 @@ def parse_rows(rows: pa.Table, spec: Spec, drop_suspect: bool = False) -> Result
         meta = answer.meta
         if meta["status"] != "ok":
             lost[meta["status"]].append((i, meta))
-        elif drop_suspect and (doubt := json.loads(meta["metadata"]).get("suspect_text")):
-            lost["dropped"].append((i, {"reason": "suspect_text", "message": f"the text is likely wrong: {doubt}"}))
+        elif drop_suspect and (found := json.loads(meta["metadata"])).get("suspect_text"):
+            lost["dropped"].append(
+                (i, {"reason": "suspect_text", "message": f"the text is likely wrong: {found.get('suspect_because')}"})
+            )
         else:
             good.append(i)
             answers.append(answer)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-# Worker processes find the same modules, also those that tests start as commands.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+USERS = str(Path(__file__).parent / "users")
+sys.path.append(USERS)
+# Worker processes find the same modules, also those of commands that tests start.
+os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), USERS])
 
 
 @pytest.fixture(scope="session")

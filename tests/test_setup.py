@@ -49,9 +49,10 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path)
     bin_ = tmp_path / ".venv" / "bin"
     bin_.mkdir(parents=True)
-    (bin_ / "python").symlink_to(sys.executable)
+    (bin_ / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (bin_ / "uv").write_text("#!/bin/sh\nenv | grep ^UV_\necho ARGUMENTS=$*\n")
-    (bin_ / "uv").chmod(0o755)
+    for program in bin_.iterdir():
+        program.chmod(0o755)
     return tmp_path
 
 

@@ -211,7 +211,10 @@ def _path_at(parts: list[Section], position: int) -> tuple[str, ...]:
 
 
 def _shorter(words: str) -> list[str]:
-    return [shorter] if (shorter := words[: len(words) * 3 // 4].strip()) else []
+    """`words` without the last, or a part of the only one."""
+    shorter, space, _ = words.rpartition(" ")
+    shorter = shorter.rstrip() if space else words[: len(words) * 3 // 4]
+    return [shorter] if shorter else []
 
 
 def _whole(span: Span, text: str) -> str:
@@ -234,6 +237,6 @@ def _shortened(span: Span, text: str, tokens: int, size: int) -> list[Span]:
         return [replace(span, context=None)]
     raise TooSmall(
         span.doc,
-        f"the character {text[span.start]!r} at {span.start} alone takes {tokens} tokens with the special ones, and size "
+        f"the character {text[span.start]!r} at {span.start} takes {tokens} tokens, special ones included, and size "
         f"is {size}: set the stage's size to {tokens} or more",
     )

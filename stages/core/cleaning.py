@@ -58,13 +58,14 @@ _BEFORE = re.compile(f"[{_LETTER}]+$")
 _AFTER = re.compile(f"[{_LOWER}]+(-?)")
 _PUNCTUATION = ".,;:!?…()[]{}<>«»\"'“”‘’„*_`"
 # `pre- and post-`: a hyphen that stands for a word to come.
-_CONJUNCTIONS = frozenset("and or und oder bzw sowie et ou bis to und y o e och eller og en of".split())
+_CONJUNCTIONS = "and or und oder bzw sowie et ou bis to y o e och eller og en of"
+CONJUNCTIONS = frozenset(_CONJUNCTIONS.split())
 # First parts that keep their hyphen in a compound more often than not.
-_COMPOUNDS = frozenset(
-    "cross ex far first full good half hard high ill large late left long low mid multi new old one open post real right "
-    "second self short single small third three top twenty thirty forty fifty sixty seventy eighty ninety two well "
-    "wide".split()
+_FIRST_PARTS = (
+    "cross ex far first full good half hard high ill large late left long low mid new old one open post real right "
+    "second self short single small third three top twenty thirty forty fifty sixty seventy eighty ninety two well wide"
 )
+FIRST_PARTS = frozenset(_FIRST_PARTS.split())
 
 
 def fix_mojibake(text: TrackedText) -> None:
@@ -103,6 +104,10 @@ def join_hyphenated(text: TrackedText) -> None:
     break stays where the hyphen stands for a word to come (`pre-` / `and post-war`).
     """
     text.replace(list(_joins(text.text)))
+
+
+def remove_soft_hyphens(text: TrackedText) -> None:
+    """Places where a word may be broken: to be removed after `join_hyphenated`, which reads those at a line's end."""
     text.sub(SOFT_HYPHEN, "")
 
 
@@ -117,14 +122,14 @@ def _joins(text: str) -> Iterator[Edit]:
             yield start, end, ""
             continue
         first, second = before.group(), after.group().rstrip("-")
-        if second in _CONJUNCTIONS or len(first) < 2:
+        if second in CONJUNCTIONS or len(first) < 2:
             continue
         if words is None:
             words = {word.strip(_PUNCTUATION) for word in set(text.lower().split())}
         hyphenated = f"{first}-{second}".lower() in words
         joined = f"{first}{second}".lower() in words
         in_compound = bool(after.group(1)) or text[before.start() - 1 : before.start()] == "-"
-        keep = hyphenated if hyphenated != joined else in_compound or first.lower() in _COMPOUNDS
+        keep = hyphenated if hyphenated != joined else in_compound or first.lower() in FIRST_PARTS
         yield start, end, "-" if keep else ""
 
 

@@ -22,6 +22,10 @@ class TrackedText:
         self.text = text
         self.positions = np.clip(np.fromiter(positions, np.int64), 0, len(text))
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """The positions two by two."""
+        return [(start, end) for start, end in self.positions.reshape(-1, 2).tolist()]
+
     def sub(self, pattern: re.Pattern[str], replacement: str) -> None:
         """Put `replacement`, as it stands, where `pattern` matches. It may not match the empty string."""
         if self.positions.size:
@@ -36,7 +40,8 @@ class TrackedText:
         """Make `edits`: in the order of the text, not overlapping."""
         if not edits:
             return
-        parts, done = [], 0
+        parts: list[str] = []
+        done = 0
         for start, end, new in edits:
             parts += (self.text[done:start], new)
             done = end

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Section(NamedTuple):
-    """The characters `start:end` of a text, under one heading, and the headings above: outermost first, its own last."""
+    """The characters `start:end` of a text, under one heading. `path`: its headings, outermost first."""
 
     start: int
     end: int
@@ -22,20 +22,22 @@ def sections(text: str, headings: Sequence[dict[str, Any]]) -> list[Section]:
     A heading with nothing below it but a deeper heading begins that one's section, since alone it says little.
     """
     parts: list[Section] = []
-    open_: list[tuple[int, str]] = []
-    start, path, bare_level = 0, (), 0
+    above: list[tuple[int, str]] = []
+    section = Section(0, len(text), ())
+    below: int | None = None
     for heading in sorted(headings, key=lambda h: h["start"]):
         level = heading["level"]
         begin = _line_begin(text, min(heading["start"], len(text)))
-        if begin > start and not (bare_level and level > bare_level and not text[body:begin].strip()):
-            parts.append(Section(start, begin, path))
-            start = begin
-        while open_ and open_[-1][0] >= level:
-            open_.pop()
-        open_.append((level, " ".join((heading["text"] or "").split())))
-        path, body, bare_level = tuple(words for _, words in open_ if words), heading["end"], level
-    parts.append(Section(start, len(text), path))
-    return parts
+        bare = below is not None and level > above[-1][0] and not text[below:begin].strip()
+        if begin > section.start and not bare:
+            parts.append(section._replace(end=begin))
+            section = section._replace(start=begin)
+        while above and above[-1][0] >= level:
+            above.pop()
+        above.append((level, " ".join((heading["text"] or "").split())))
+        section = section._replace(path=tuple(words for _, words in above if words))
+        below = heading["end"]
+    return [*parts, section]
 
 
 def _line_begin(text: str, start: int) -> int:

@@ -295,10 +295,9 @@ def _timed_out(spec: Spec) -> dict[str, Any]:
 
 
 def _crashed(status: int) -> dict[str, Any]:
+    cause = f"ended with status {status}"
     if status < 0:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # a number without a name
             cause = f"was ended by {signal.Signals(-status).name}"
-    else:
-        cause = f"ended with status {status}"
     message = f"the parser process {cause} while it parsed this document"
     return {"status": "failed", "reason": "crashed", "message": message, "error_type": "ProcessDied"}

@@ -178,12 +178,15 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     assert ended, "the worker is still there"
 
 
-def test_suspect_text_can_be_dropped() -> None:
-    pymupdf = pytest.importorskip("pymupdf")
-    pdf = pymupdf.open()
-    pdf.new_page().insert_text((72, 72), "a")
-    content = pdf.tobytes()
-    assert run(Parse(on_suspect="drop"), table(("a.pdf", content))).rows["text"].to_pylist() == ["a"]
+def test_suspect_text_is_kept_and_flagged_or_dropped() -> None:
+    rows = hostile("fine", "doubt")
+    kept = run(Parse(parsers=HOSTILE), rows).rows
+    assert json.loads(kept["metadata"][1].as_py())["suspect_text"] is True
+    result = run(Parse(parsers=HOSTILE, on_suspect="drop"), rows)
+    assert result.rows["text"].to_pylist() == ["fine"]
+    [outcome] = result.outcomes.to_pylist()
+    assert (outcome["status"], outcome["reason"]) == ("dropped", "suspect_text")
+    assert "undecoded_characters" in outcome["message"]
 
 
 @pytest.mark.skipif(shutil.which("tesseract") is None, reason="Tesseract is not installed")

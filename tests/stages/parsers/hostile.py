@@ -43,6 +43,8 @@ def parse(content: bytes, source: Source) -> Document:
             return Document("a\0b\ud800c", "t\ud800\0", {"key\ud800": ["\0"]})
         case "pid":
             return Document(str(os.getpid()))
+        case "doubt":
+            return Document("?", metadata={"suspect_text": True, "suspect_because": ["undecoded_characters"]})
         case "large":
             return Document("x" * int(argument))
     return Document(content.decode())
