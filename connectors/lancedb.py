@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -61,12 +62,21 @@ def storage_options_for(uri: str, options: Mapping[str, str] | None = None) -> d
     return merged
 
 
+def exists(uri: str) -> bool:
+    """False where `uri` is a local directory that is not there. (To connect would make it.)"""
+    return "://" in _place(uri) or Path(_place(uri)).is_dir()
+
+
 def connect(uri: str, options: Mapping[str, str] | None = None) -> lancedb.DBConnection:
-    """Open the database at `uri`: a directory or `s3://bucket/prefix`."""
+    """Open the database at `uri`: a directory, which is made if need be, or `s3://bucket/prefix`."""
     import lancedb
 
-    local = uri.removeprefix("file://") if uri.startswith("file://") else uri
-    return lancedb.connect(local, storage_options=storage_options_for(uri, options) or None)
+    return lancedb.connect(_place(uri), storage_options=storage_options_for(uri, options) or None)
+
+
+def _place(uri: str) -> str:
+    local = uri.removeprefix("file://")
+    return local if "://" in local else str(Path(local).expanduser())
 
 
 def table_names(db: lancedb.DBConnection) -> list[str]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from connectors.sources import Source
+from connectors.storage import store_errors
 
 RowFormat = Literal["jsonl", "parquet"]
 SUFFIXES: dict[str, RowFormat] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -36,17 +37,25 @@ def pieces(
 ) -> Iterator[Source]:
     """`source` in parts of about `size` bytes, at line ends or row groups. A damaged file comes back with a reason."""
     try:
-        with filesystem.open(path, "rb") as file:
-            parts = list(_jsonl_parts(file, source.size, size) if form == "jsonl" else _parquet_parts(file, size))
+        with store_errors(), filesystem.open(path, "rb") as file:
+            parts = list(_jsonl_parts(file, size) if form == "jsonl" else _parquet_parts(file, size))
     except (OSError, pa.ArrowException) as error:
-        damaged = isinstance(error, pa.ArrowException)
-        yield replace(source, reason="damaged" if damaged else "unreadable", message=str(error) or type(error).__name__)
+        yield replace(source, reason=reason(error), message=str(error) or type(error).__name__)
         return
     for part in parts:
         yield replace(source, part=part)
 
 
-def _jsonl_parts(file: Any, total: int, size: int) -> Iterator[str]:
+def reason(error: OSError | pa.ArrowException) -> str:
+    """The short code for what kept a file from being read."""
+    if isinstance(error, FileNotFoundError):
+        return "vanished"
+    # Arrow reports some damage (a page that does not decompress) as an OSError, but without the system's number.
+    damaged = isinstance(error, pa.ArrowException) or (type(error) is OSError and error.errno is None)
+    return "damaged" if damaged else "unreadable"
+
+
+def _jsonl_parts(file: Any, size: int) -> Iterator[str]:
     start, line, position, first_line = 0, 1, 0, 1
     while block := file.read(1 << 20):
         offset = 0
@@ -84,10 +93,16 @@ def read_part(source: Source, form: RowFormat, filesystem: fsspec.AbstractFileSy
             yield from _parquet_rows(pq.ParquetFile(file), first, last)
         return
     start, end, line = (int(number) for number in source.part.split(":"))
-    content = filesystem.cat_file(path, start=start, end=end)
+    content = filesystem.cat_file(path, start=start, end=end) if end > start else b""
     for number, raw in enumerate(io.BytesIO(content), line):
         if raw.strip(b" \t\r\n\xef\xbb\xbf"):
             yield _jsonl_row(number, raw)
+
+
+def jsonl_bytes(source: Source) -> int:
+    """How long a part of a JSONL file is: what was asked for, and at most the rest of one line beyond it."""
+    start, end, _ = source.part.split(":")
+    return int(end) - int(start)
 
 
 def _jsonl_row(number: int, raw: bytes) -> Row:
@@ -103,6 +118,19 @@ def _jsonl_row(number: int, raw: bytes) -> Row:
 def _parquet_rows(file: pq.ParquetFile, first: int, last: int) -> Iterator[Row]:
     number = sum(file.metadata.row_group(group).num_rows for group in range(first))
     for batch in file.iter_batches(row_groups=list(range(first, last))) if last > first else ():
-        for fields in batch.to_pylist():
-            yield Row(number, fields)
+        for row in _converted(batch, number):
+            yield row
             number += 1
+
+
+def _converted(batch: pa.RecordBatch, first: int) -> Iterator[Row]:
+    try:
+        for number, fields in enumerate(batch.to_pylist(), first):
+            yield Row(number, fields)
+    except (ValueError, OverflowError) as error:
+        # Such as a time in the year 30,000: Python has no such value. Only the row that holds it is lost.
+        if batch.num_rows == 1:
+            yield Row(first, error=f"holds a value that cannot be read: {error}")
+            return
+        for offset in range(batch.num_rows):
+            yield from _converted(batch.slice(offset, 1), first + offset)

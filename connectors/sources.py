@@ -16,7 +16,7 @@ from typing import Any
 import fsspec
 import pathspec
 
-from connectors.storage import open_uri, store_errors
+from connectors.storage import StorageError, open_uri, store_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,12 @@ def _local(root: str, selection: Selection) -> Iterator[Source]:
         yield from _walk(root, root, chosen) if os.path.isdir(root) else [_local_file(root)]
         return
     if not glob.has_magic(root):
-        raise FileNotFoundError(f"{root} does not exist")
+        try:
+            os.lstat(root)
+        except PermissionError as error:
+            raise StorageError(f"{root} may not be looked at: {error.strerror}") from error
+        except OSError as error:
+            raise FileNotFoundError(f"{root} does not exist") from error
     base = _above_glob(root) or "."
     for found in sorted(glob.iglob(root, recursive=True, include_hidden=selection.hidden)):
         found = os.path.normpath(found)
@@ -135,9 +140,9 @@ def _above_glob(path: str) -> str:
 
 def _walk(top: str, base: str, chosen: Filter) -> Iterator[Source]:
     """The files of a folder, then those of each folder in it. Not by recursion: folders may nest deeper than calls."""
-    todo: list[tuple[str, tuple[tuple[int, int], ...]]] = [(top, ())]
+    todo: list[tuple[str, str, tuple[tuple[int, int], ...]]] = [(top, os.path.relpath(top, base), ())]
     while todo:
-        directory, above = todo.pop()
+        directory, inside, above = todo.pop()
         try:
             status = os.stat(directory)
             entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
@@ -149,16 +154,15 @@ def _walk(top: str, base: str, chosen: Filter) -> Iterator[Source]:
             # Only a link back to a folder above is a loop; a second link to the same folder elsewhere is not.
             yield replace(_named(directory), reason="symlink_loop", message="the link leads back to a folder above it")
             continue
-        inside = os.path.relpath(directory, base)
         folders = []
         for entry in entries:
-            relative = printable_path(entry.name if inside == "." else f"{inside}/{entry.name}")
+            relative = entry.name if inside == "." else f"{inside}/{entry.name}"
             if _is_dir(entry):
-                if chosen.enters(relative):
-                    folders.append(entry.path)
-            elif chosen.takes(relative):
+                if chosen.enters(printable_path(relative)):
+                    folders.append((entry.path, relative, (*above, inode)))
+            elif chosen.takes(printable_path(relative)):
                 yield _local_file(entry.path)
-        todo += [(folder, (*above, inode)) for folder in reversed(folders)]
+        todo += reversed(folders)
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:

@@ -116,7 +116,7 @@ def report(run_dir: str) -> None:
 @click.argument("run_dir")
 @click.option("--status", type=click.Choice(["failed", "dropped"]), help="Only these.")
 @click.option("--reason", help="Only this reason, such as damaged.")
-@click.option("--limit", type=int, default=50, show_default=True, help="Rows to show; 0 shows all.")
+@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Rows to show; 0 shows all.")
 def outcomes(run_dir: str, status: str | None, reason: str | None, limit: int) -> None:
     """List the rows that did not come through, with the reason for each."""
     from pipelines.report import show_outcomes

@@ -21,6 +21,7 @@ from stages.core.schema import doc_id
 from stages.read import SOURCES, Read
 
 FILE = "catalogue.parquet"
+MADE = b"units_made"
 SCHEMA = pa.schema([*SOURCES, ("unit", pa.string()), ("position", pa.int64()), ("unit_size", pa.int32())])
 
 
@@ -54,6 +55,9 @@ class Unit:
 class Catalogue:
     table: pa.Table
     """SCHEMA, members of a unit side by side, units in the order in which they were made."""
+    made: int = 0
+    """How many units were ever made: a number is never used twice, so that a unit is kept apart from an earlier one of
+    the same members."""
 
     def units(self) -> Iterator[Unit]:
         if not self.table.num_rows:
@@ -69,12 +73,16 @@ class Catalogue:
 
 def load(run_dir: Place) -> Catalogue:
     content = run_dir.read_or_none(FILE)
-    return Catalogue(SCHEMA.empty_table() if content is None else pq.read_table(io.BytesIO(content), schema=SCHEMA))
+    if content is None:
+        return Catalogue(SCHEMA.empty_table())
+    table = pq.read_table(io.BytesIO(content))
+    return Catalogue(table.replace_schema_metadata(), int(table.schema.metadata[MADE]))
 
 
 def save(run_dir: Place, catalogue: Catalogue) -> None:
     buffer = io.BytesIO()
-    pq.write_table(catalogue.table, buffer, compression="zstd")
+    table = catalogue.table.replace_schema_metadata({MADE: str(catalogue.made)})
+    pq.write_table(table, buffer, compression="zstd")
     run_dir.update(FILE, buffer.getbuffer())
 
 
@@ -89,9 +97,8 @@ def update(before: Catalogue, read: Read, forget: pa.Array | None = None) -> Cat
     if forget is not None and len(forget):
         keep = pc.and_(keep, pc.invert(pc.is_in(before.table["uri"], forget)))
     fresh = listed.filter(pc.invert(pc.is_in(new_keys, old_keys.filter(keep))))
-    # Positions are never used twice: they keep a unit apart from an earlier one of the same members.
-    position = (pc.max(before.table["position"]).as_py() or 0) + 1
-    return Catalogue(pa.concat_tables([before.table.filter(keep), *_made(read, fresh, position)]))
+    made = list(_made(read, fresh, before.made + 1))
+    return Catalogue(pa.concat_tables([before.table.filter(keep), *made]), before.made + len(made))
 
 
 def _listing(read: Read) -> pa.Table:

@@ -48,19 +48,22 @@ class Checkpoint:
         rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), FOOTER: json.dumps(footer).encode()})
         buffer = io.BytesIO()
         pq.write_table(rows, buffer, compression="zstd")
-        self.place.commit(name, buffer.getbuffer(), once=True)
+        if not self.place.commit(name, buffer.getbuffer(), once=True):
+            return self.read(block.unit).to_table()
         return table
 
     def read(self, unit: str, columns: list[str] | None = None) -> Block:
         """A committed unit as it was committed. Raises RunError where the file is damaged."""
         try:
             with self.place.fs.open(self.place.path(f"{unit}.parquet"), "rb") as file:
-                table = pq.read_table(file, columns=columns)
-        except (pa.ArrowException, OSError) as error:
+                source = pq.ParquetFile(file)
+                there = None if columns is None else [name for name in columns if name in source.schema_arrow.names]
+                table = source.read(there)
+            metadata = table.schema.metadata or {}
+            footer: dict[str, Any] = json.loads(metadata[FOOTER])
+        except (pa.ArrowException, OSError, KeyError) as error:
             where = f"{self.place.uri}/{unit}.parquet"
             raise RunError(f"{where} cannot be read ({error}); remove it and run again: its unit is redone") from error
-        metadata = table.schema.metadata or {}
-        footer: dict[str, Any] = json.loads(metadata[FOOTER])
         kept = {key: value for key, value in metadata.items() if key != FOOTER}
         block = Block.from_table(table.replace_schema_metadata(kept or None))
         return Block(block.rows, block.outcomes, footer["unit"], counts_from_json(footer["ledger"]))

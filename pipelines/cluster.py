@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+from pydantic import ByteSize
+
 from stages.core.errors import ConfigError
 from stages.core.stage import Stage
+
+ROUNDING = 1e-6
+"""Fractions of a CPU do not add up exactly."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +31,19 @@ class Resources:
     gpus: float
     node_cpus: float
     node_gpus: float
+    node_memory: float = math.inf
+    """Bytes."""
 
 
 def this_machine() -> Resources:
     """What Ray will find when it starts here. Looks at the machine alone: importing Ray takes seconds."""
-    cpus = float(len(os.sched_getaffinity(0)))
+    # Not every system lets a process be held to some of the CPUs.
+    cpus = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = float(len(glob.glob("/dev/nvidia[0-9]*")) if visible is None else len([v for v in visible.split(",") if v]))
-    return Resources(cpus, gpus, cpus, gpus)
+    # CUDA takes what stands before the first device that does not exist, by custom -1.
+    named = itertools.takewhile(lambda v: v.strip() not in ("", "-1", "NoDevFiles"), (visible or "").split(","))
+    gpus = float(len(glob.glob("/dev/nvidia[0-9]*")) if visible is None else len(list(named)))
+    return Resources(cpus, gpus, cpus, gpus, float(psutil.virtual_memory().total))
 
 
 def joins_cluster() -> bool:
@@ -52,6 +65,12 @@ def check_demands(stages: Sequence[Stage], has: Resources, where: str) -> None:
             raise ConfigError(
                 f"{stage.label}.num_cpus", f"asks for {stage.num_cpus:g} CPUs on a node; {where} has {has.node_cpus:g}"
             )
+        if stage.memory and stage.memory > has.node_memory:
+            raise ConfigError(
+                f"{stage.label}.memory",
+                f"asks for {stage.memory.human_readable()} on a node; {where} has "
+                f"{ByteSize(has.node_memory).human_readable()} to give",
+            )
     actors = [stage for stage in stages if stage.actor]
     tasks = [stage for stage in stages if not stage.actor]
     if not actors:
@@ -61,7 +80,7 @@ def check_demands(stages: Sequence[Stage], has: Resources, where: str) -> None:
         task = max((getattr(stage, wants) for stage in tasks), default=0.0)
         # Committing and reading back are tasks of one CPU.
         task = max(task, 1.0) if unit == "CPUs" else task
-        if held + task > total:
+        if held + task > total + ROUNDING:
             greedy = max(actors, key=lambda stage: stage.actors()[0] * getattr(stage, wants))
             raise ConfigError(
                 f"{greedy.label}.concurrency",
@@ -106,4 +125,5 @@ def connect(quiet: bool = True) -> Resources:
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cpus, gpus = [node.get("CPU", 0.0) for node in nodes], [node.get("GPU", 0.0) for node in nodes]
-    return Resources(sum(cpus), sum(gpus), max(cpus, default=0.0), max(gpus, default=0.0))
+    memory = max((node.get("memory", 0.0) for node in nodes), default=0.0)
+    return Resources(sum(cpus), sum(gpus), max(cpus, default=0.0), max(gpus, default=0.0), memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ def _step(number: int, entry: Any) -> tuple[str, dict[str, Any]]:
     name, fields = next(iter(entry.items()))
     if fields is not None and not isinstance(fields, dict):
         raise ConfigError(str(name), f"the fields must be a mapping, not {fields!r}")
-    return str(name), dict(fields or {})
+    return str(name), copy.deepcopy(fields or {})  # its own, where YAML's anchors share one
 
 
 def make(name: str, fields: dict[str, Any]) -> Stage:
@@ -124,11 +125,14 @@ def _longest(place: str, steps: list[tuple[str, dict[str, Any]]]) -> tuple[str, 
 
 def dump(pipeline: Pipeline) -> str:
     """YAML that `load` reads back to the same pipeline, but for credentials, which are masked."""
-    stages = [
-        {stage.kind(): _masked(stage.model_dump(mode="json", exclude_defaults=True))} for stage in pipeline.stages
-    ]
+    stages = [{stage.kind(): settings(stage)} for stage in pipeline.stages]
     config = {"name": pipeline.name, "max_failed": pipeline.max_failed, "stages": stages}
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)
+
+
+def settings(stage: Stage) -> dict[str, Any]:
+    """The fields of a stage that are not at their defaults, credentials masked."""
+    return {str(key): value for key, value in _masked(stage.model_dump(mode="json", exclude_defaults=True)).items()}
 
 
 def _masked(value: Any, secret: bool = False) -> Any:
@@ -140,4 +144,6 @@ def _masked(value: Any, secret: bool = False) -> Any:
             else _masked(item, secret or name in SECRET_FIELDS)
             for name, item in value.items()
         }
-    return [_masked(item, secret) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_masked(item, secret) for item in value]
+    return "***" if secret else value

@@ -22,7 +22,9 @@ FILE = "outcomes.parquet"
 @contextlib.contextmanager
 def writer(run_dir: Place) -> Iterator[Callable[[pa.Table], None]]:
     """A function that takes OUTCOMES tables; they replace the dataset together when the block ends well."""
-    file = FileWriter(run_dir.child(DIRECTORY), OUTCOMES)
+    place = run_dir.child(DIRECTORY)
+    place.remove(place.leftovers())
+    file = FileWriter(place, OUTCOMES)
     yield file.write
     file.close(FILE)
 

@@ -105,7 +105,8 @@ class Pipeline:
             if isinstance(stage, (Checkpoint, Sink)):
                 marks.setdefault(position, Mark(position, label, digest))
                 continue
-            digest = hashlib.sha256(f"{digest}/{stage.fingerprint()}".encode()).hexdigest()[:16]
+            # With the label: the books and outcomes of committed units name their stages.
+            digest = hashlib.sha256(f"{digest}/{stage.label}/{stage.fingerprint()}".encode()).hexdigest()[:16]
             position, label = position + 1, stage.label
         marks.setdefault(position, Mark(position, label, digest))
         return tuple(marks.values())

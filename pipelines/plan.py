@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from connectors.storage import Place
 from pipelines import cluster
+from pipelines.config import settings
 from pipelines.pipeline import Pipeline
 from pipelines.run import plan
 from stages.checkpoint import Checkpoint
@@ -56,5 +57,5 @@ def _resources(stage: Stage) -> str:
 
 
 def _settings(stage: Stage) -> str:
-    fields = stage.model_dump(mode="json", exclude_defaults=True, exclude={"storage_options", "name", "memory"})
+    fields = {key: value for key, value in settings(stage).items() if key not in ("storage_options", "name", "memory")}
     return "".join(f"\n      {key}: {value}" for key, value in fields.items())

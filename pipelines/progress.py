@@ -24,10 +24,6 @@ class Board:
         self.counts: dict[str, Count] = {}
         self.begun: dict[Key, int] = {}
 
-    def count(self, count: Count) -> None:
-        before = self.counts.get(count.stage)
-        self.counts[count.stage] = count if before is None else before + count
-
     def snapshot(self) -> dict[str, Count]:
         return self.counts
 
@@ -36,8 +32,11 @@ class Board:
         self.begun[key] = before + 1
         return before
 
-    def end(self, key: Key) -> None:
+    def end(self, key: Key, count: Count | None) -> None:
         self.begun.pop(key, None)
+        if count is not None:
+            before = self.counts.get(count.stage)
+            self.counts[count.stage] = count if before is None else before + count
 
 
 class Reporter:
@@ -47,18 +46,18 @@ class Reporter:
         self.board = board
 
     def begin(self, unit: str, stage: str, row: int | None = None) -> int:
+        return self._ask(self.board.begin, (unit, stage, row)) or 0
+
+    def end(self, unit: str, stage: str, row: int | None = None, count: Count | None = None) -> None:
+        self._ask(self.board.end, (unit, stage, row), count)
+
+    def _ask(self, method: Any, *arguments: Any) -> Any:
         import ray
 
         try:
-            return int(ray.get(self.board.begin.remote((unit, stage, row))))
+            return ray.get(method.remote(*arguments))
         except ray.exceptions.RayActorError:
-            return 0  # without the board a run knows less, and goes on
-
-    def end(self, unit: str, stage: str, row: int | None = None) -> None:
-        self.board.end.remote((unit, stage, row))
-
-    def count(self, count: Count) -> None:
-        self.board.count.remote(count)
+            return None  # without the board a run knows less, and goes on
 
 
 class Progress:
@@ -86,7 +85,8 @@ class Progress:
         self._ended.set()
         self._thread.join(timeout=5)
 
-    def _snapshot(self) -> dict[str, Count]:
+    def snapshot(self) -> dict[str, Count]:
+        """What each stage has done so far in this run."""
         import ray
 
         try:
@@ -96,7 +96,7 @@ class Progress:
 
     def _lines(self) -> None:
         while not self._ended.wait(self.every):
-            print(self._line(self._snapshot()), file=sys.stderr, flush=True)
+            print(self._line(self.snapshot()), file=sys.stderr, flush=True)
 
     def _line(self, counts: dict[str, Count]) -> str:
         seconds = time.monotonic() - self.started
@@ -115,7 +115,7 @@ class Progress:
 
         with Live(self._table({}), console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
             while not self._ended.wait(0.5):
-                live.update(self._table(self._snapshot()))
+                live.update(self._table(self.snapshot()))
 
     def _table(self, counts: dict[str, Count]) -> Table:
         from rich.table import Table

@@ -120,11 +120,12 @@ def _run(pipeline: Pipeline, place: Place, retry_failed: bool, quiet: bool) -> R
         "versions": versions(),
         "fingerprints": {mark.label: mark.fingerprint for mark in pipeline.marks},
         "units": {"all": len(todo.units), "to_do": todo.work.units},
+        "worked": {},
     }
     try:
         if todo.work.units:
             place.commit(RUN_FILE, _json(record))
-            _execute(pipeline, todo.work, quiet)
+            record["worked"] = _execute(pipeline, todo.work, quiet)
         if todo.work.units or previous.get("state") != digest:
             books = _balance(todo, pipeline, place)
         else:
@@ -162,7 +163,8 @@ def _run(pipeline: Pipeline, place: Place, retry_failed: bool, quiet: bool) -> R
     return RunResult(status, place.uri, books, outputs, message)
 
 
-def _execute(pipeline: Pipeline, work: Work, quiet: bool) -> None:
+def _execute(pipeline: Pipeline, work: Work, quiet: bool) -> dict[str, int]:
+    """Do the work that is left. Gives the rows that each stage was given in doing so."""
     from pipelines import cluster
     from pipelines.progress import Progress
 
@@ -171,9 +173,11 @@ def _execute(pipeline: Pipeline, work: Work, quiet: bool) -> None:
     with Progress([stage.label for stage in work.active], work.units) as progress:
         for _ in execute(work, progress.monitor):
             progress.units_done += 1
+        worked = {stage: count.rows_in for stage, count in progress.snapshot().items()}
     for segment, leaving in zip(work.segments, work.leaving, strict=True):
         if missing := leaving - segment.checkpoint.committed():
             raise RunError(f"{len(missing)} units did not reach {segment.checkpoint.place.uri}: run again to go on")
+    return worked
 
 
 def _balance(todo: Plan, pipeline: Pipeline, place: Place) -> list[Count]:

@@ -29,6 +29,8 @@ def search(
         raise ConfigError("question", "it is empty")
     if k < 1:
         raise ConfigError("k", "it must be 1 or more")
+    if not lancedb.exists(uri):
+        raise ConfigError("uri", f"there is no directory {uri}")
     db = lancedb.connect(uri, storage_options)
     opened = lancedb.open_table(db, table)
     if opened is None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +17,7 @@ from pydantic import ByteSize, Field, field_validator
 
 from connectors import rows
 from connectors.sources import Selection, Source, is_remote, list_sources
-from connectors.storage import storage_options
+from connectors.storage import open_uri, store_errors
 from stages.core.errors import ConfigError
 from stages.core.outcome import OUTCOMES, Result, outcomes, printable
 from stages.core.schema import CONTENT, DOCUMENTS, content_hash, doc_id
@@ -34,6 +38,9 @@ SOURCES = pa.schema(
 """The fields of connectors.sources.Source: what the worker is given."""
 
 READ = DOCUMENTS.append(CONTENT)
+
+REQUESTS = 16
+"""Remote files of a unit that are fetched at once: one at a time, latency would rule."""
 
 
 class Read(Stage):
@@ -62,22 +69,35 @@ class Read(Stage):
     def _one_or_several(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
+    @field_validator("include", "exclude")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        Selection(value)
+        return value
+
     @classmethod
     def code_modules(cls) -> tuple[str, ...]:
         return (cls.__module__, "connectors.rows")
 
+    def check(self) -> None:
+        for uri in self.uri:
+            next(self._listed([uri]), None)
+
     def sources(self) -> Iterator[Source]:
         """Everything there is to read, lazily. Raises ConfigError where a URI names nothing."""
+        for source in self._listed(self.uri):
+            form = None if source.reason else self.row_format(source.uri)
+            if form is None:
+                yield source
+            else:
+                filesystem, path = self.opened(source)
+                yield from rows.pieces(source, form, filesystem, path, int(self.unit_bytes))
+
+    def _listed(self, uris: Iterable[str]) -> Iterator[Source]:
         selection = Selection(self.include, self.exclude, self.hidden)
         try:
-            for source in list_sources(self.uri, selection, self.storage_options):
-                form = None if source.reason else self.row_format(source.uri)
-                if form is None:
-                    yield source
-                else:
-                    filesystem, path = self.opened(source)
-                    yield from rows.pieces(source, form, filesystem, path, int(self.unit_bytes))
-        except FileNotFoundError as error:
+            yield from list_sources(uris, selection, self.storage_options)
+        except OSError as error:
             raise ConfigError(f"{self.label}.uri", str(error)) from error
 
     def units(self, sources: Iterator[Source]) -> Iterator[list[Source]]:
@@ -104,9 +124,8 @@ class Read(Stage):
     def opened(self, source: Source) -> tuple[fsspec.AbstractFileSystem, Any]:
         """The filesystem that a source is on, and its path there."""
         if not is_remote(source.uri):
-            return fsspec.filesystem("file"), source.path.decode("utf-8", "surrogateescape")
-        scheme = source.uri.split("://", 1)[0]
-        return fsspec.filesystem(scheme, **storage_options(source.uri, self.storage_options)), source.path.decode()
+            return fsspec.filesystem("file"), os.fsdecode(source.path)
+        return open_uri(source.uri, self.storage_options)[0], source.path.decode()
 
     def open(self) -> Worker:
         def worker(table: pa.Table) -> Result:
@@ -123,23 +142,30 @@ class Read(Stage):
 
         return worker
 
-    def _fetch(self, sources: list[Source]) -> dict[str, bytes | Exception]:
-        """The bytes of the remote files of a unit, requested together: one at a time, latency would rule."""
+    def _fetch(self, sources: list[Source]) -> dict[str, bytes | OSError]:
+        """The bytes of the remote files of a unit, by URI, or why there are none."""
         wanted = [s for s in sources if is_remote(s.uri) and not s.part and not s.reason and s.size <= self.max_bytes]
         if not wanted:
             return {}
-        filesystem = self.opened(wanted[0])[0]
-        paths = {source.path.decode(): source.uri for source in wanted}
-        contents = filesystem.cat(list(paths), on_error="return")
-        return {paths[path]: content for path, content in contents.items()}
 
-    def _file(self, source: Source, fetched: bytes | Exception | None) -> dict[str, Any] | pa.Table:
+        def fetch(source: Source) -> bytes | OSError:
+            filesystem, path = self.opened(source)
+            try:
+                with store_errors():
+                    return bytes(filesystem.cat_file(path))
+            except OSError as error:
+                return error
+
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            return dict(zip((source.uri for source in wanted), pool.map(fetch, wanted), strict=True))
+
+    def _file(self, source: Source, fetched: bytes | OSError | None) -> dict[str, Any] | pa.Table:
         if source.reason:
             return lost_source(source, source.reason, source.message)
         if source.size > self.max_bytes:
             return lost_source(source, "too_large", f"{source.size} bytes; {self.label}.max_bytes is {self.max_bytes}")
         try:
-            if isinstance(fetched, Exception):
+            if isinstance(fetched, OSError):
                 raise fetched
             filesystem, path = self.opened(source)
             content = fetched if fetched is not None else filesystem.cat_file(path)
@@ -150,35 +176,40 @@ class Read(Stage):
         return document(source, source.uri, content) | {"content": content}
 
     def _rows(self, source: Source, form: rows.RowFormat) -> Iterator[dict[str, Any] | pa.Table]:
+        if form == "jsonl" and rows.jsonl_bytes(source) > self.unit_bytes + self.max_bytes:
+            yield lost_source(source, "too_large", f"a line is longer than {self.label}.max_bytes, {self.max_bytes}")
+            return
         filesystem, path = self.opened(source)
         empty = True
         try:
-            for row in rows.read_part(source, form, filesystem, path):
-                empty = False
-                yield self._row(source, row, f"{source.uri}#{'L' if form == 'jsonl' else 'R'}{row.number}")
-        except FileNotFoundError as error:
-            empty = False
-            yield lost_source(source, "vanished", "the file was there when it was listed and is gone", error)
+            with store_errors():
+                for row in rows.read_part(source, form, filesystem, path):
+                    empty = False
+                    yield self._row(source, row, form)
         except (OSError, pa.ArrowException) as error:
             empty = False
-            yield lost_source(
-                source, "damaged" if isinstance(error, pa.ArrowException) else "unreadable", str(error), error
-            )
+            reason = rows.reason(error)
+            message = "the file was there when it was listed and is gone" if reason == "vanished" else str(error)
+            yield lost_source(source, reason, message, error)
         if empty:
             yield lost_source(source, "empty", "no rows", status="dropped")
 
-    def _row(self, source: Source, row: rows.Row, uri: str) -> dict[str, Any] | pa.Table:
-        number = f"{'line' if '#L' in uri else 'row'} {row.number}"
+    def _row(self, source: Source, row: rows.Row, form: rows.RowFormat) -> dict[str, Any] | pa.Table:
+        uri = f"{source.uri}#{'L' if form == 'jsonl' else 'R'}{row.number}"
+        place = f"{'line' if form == 'jsonl' else 'row'} {row.number}"
         if row.fields is None:
-            return lost_row(uri, "invalid_json", f"{number}: {row.error}")
+            return lost_row(uri, "invalid_json" if form == "jsonl" else "invalid_row", f"{place}: {row.error}")
         fields = dict(row.fields)
         text = fields.pop(self.text_column, None)
         if not isinstance(text, str):
             there = f"it is a {type(text).__name__}" if text is not None else f"there are {sorted(fields)}"
-            return lost_row(uri, "missing_text", f"{number}: no text in column '{self.text_column}', {there}")
+            return lost_row(uri, "missing_text", f"{place}: no text in column '{self.text_column}', {there}")
         title = fields.pop("title") if isinstance(fields.get("title"), str) else None
         text = text.encode("utf-8", "replace").decode()  # JSON can spell lone surrogates, UTF-8 cannot
-        metadata = json.dumps(fields, ensure_ascii=True, default=str, sort_keys=True)
+        try:
+            metadata = json_object(fields)
+        except RecursionError:
+            return lost_row(uri, "invalid_json", f"{place}: the values are nested too deep")
         row_fields: dict[str, Any] = {
             "title": title and printable(title),
             "text": text,
@@ -189,9 +220,28 @@ class Read(Stage):
         return document(source, uri, text.encode()) | {"media_type": "text/plain"} | row_fields
 
 
+def json_object(fields: dict[str, Any]) -> str:
+    """`fields` as JSON; what JSON has no word for becomes null (NaN, infinity) or text (times, bytes)."""
+    try:
+        return json.dumps(fields, default=str, sort_keys=True, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(fields), default=str, sort_keys=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def document(source: Source, uri: str, content: bytes) -> dict[str, Any]:
     """The identity columns of a document."""
-    modified = None if source.modified_at is None else datetime.fromtimestamp(source.modified_at, UTC)
+    modified = None
+    if source.modified_at is not None:
+        with contextlib.suppress(ValueError, OverflowError):  # a time that no calendar has
+            modified = datetime.fromtimestamp(source.modified_at, UTC)
     return {
         "doc_id": doc_id(uri),
         "uri": uri,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from stages.core.sink import Delivery, Sink
 from stages.core.stage import operational
 
 MANIFEST = "_batchmill.json"
+OURS = re.compile(r"part-[0-9a-f]{16}\.parquet")
 
 
 class WriteParquet(Sink):
@@ -35,8 +37,11 @@ class WriteParquet(Sink):
     def check(self) -> None:
         if problem := self.place.writable():
             raise ConfigError(f"{self.label}.uri", f"{self.uri} cannot be written to: {problem}")
-        strangers = self.place.names(".parquet")
-        if strangers and not self.place.exists(MANIFEST):
+        files = self.place.names(".parquet")
+        strangers = [name for name in files if not OURS.fullmatch(name)]
+        if files and not self.place.exists(MANIFEST):
+            strangers = files
+        if strangers:
             raise ConfigError(
                 f"{self.label}.uri", f"{self.uri} holds {strangers[0]}, which is not ours: name another directory"
             )
@@ -49,7 +54,12 @@ class WriteParquet(Sink):
                 f"{self.label}.uri",
                 f"{self.uri} belongs to the pipeline '{manifest.get('pipeline')}': name another directory",
             )
-        there = set(place.names(".parquet"))
+        if not manifest:
+            # The claim comes first: files that a killed delivery leaves must be known for ours.
+            manifest = {"pipeline": delivery.pipeline, "fingerprint": delivery.fingerprint, "files": []}
+            place.commit(MANIFEST, json.dumps(manifest).encode())
+        place.remove(place.leftovers())
+        there = {name for name in place.names(".parquet") if OURS.fullmatch(name)}
         wanted = set(delivery.units)
         kept = [
             file

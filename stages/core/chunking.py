@@ -18,6 +18,8 @@ from stages.core.tokenizer import Tokenizer
 GROUP_CHARS = 4_000_000
 """Characters of documents that are chunked at once."""
 SAMPLE_CHARS = 4_096
+MARGIN = 1.05
+"""Over what a sample says: a chunk somewhat short is better than one cut in two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Chunker:
         title = rows["title"][doc].as_py() if "title" in rows.column_names and self.prefix == "title" else None
         contexts: dict[tuple[str, ...], tuple[str | None, int]] = {}
         parts = sections(text, _cell(rows, "headings", doc) or [])
-        for section in [Section(0, len(text), ())] if self.cross_headings else parts:
+        for section in [Section(0, len(text))] if self.cross_headings else parts:
             limit = self.size - (self.tokenizer.special if self.in_tokens and self.tokenizer else 0)
             context = None
             if self.prefix != "none":
@@ -109,7 +111,7 @@ class Chunker:
                 limit -= taken
             units = max(int(limit / scale), 1)
             overlap = min(int(self.overlap / scale), units - 1)
-            for start, own, end in split(ruler, section.start, section.end, units, overlap):
+            for start, own, end in split(ruler, section.start, section.end, units, overlap, section.body):
                 path = _path_at(parts, own) if self.cross_headings else section.path
                 yield Span(doc, start, own, end, path, context)
 
@@ -203,7 +205,7 @@ def _scale(tokenizer: Tokenizer, text: str, positions: np.ndarray) -> float:
         return 1.0
     exact = tokenizer.counts([text[begin : begin + SAMPLE_CHARS]])[0] - tokenizer.special
     # Within reason: a word of a megabyte may be one unknown token, yet no chunk should hold it whole.
-    return min(max(exact / float(last - first), 0.5), 2.0)
+    return min(max(MARGIN * exact / float(last - first), 0.5), 2.0)
 
 
 def _path_at(parts: list[Section], position: int) -> tuple[str, ...]:

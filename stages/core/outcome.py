@@ -8,6 +8,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from stages.core.schema import doc_id
+
 Status = Literal["dropped", "failed"]
 
 OUTCOMES = pa.schema(
@@ -49,6 +51,8 @@ def outcomes(
     n = rows.num_rows
 
     def column(name: str) -> pa.Array | pa.ChunkedArray:
+        if name == "doc_id" and name not in rows.column_names and "uri" in rows.column_names:
+            return pa.array([doc_id(uri) for uri in rows["uri"].to_pylist()], pa.string())  # a source, not read yet
         return rows[name].cast(pa.string()) if name in rows.column_names else pa.nulls(n, pa.string())
 
     def each(value: str | Sequence[str] | None) -> pa.Array:

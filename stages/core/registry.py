@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 
 import stages
 from stages.core.errors import ConfigError, nearest
-from stages.core.stage import Stage
+from stages.core.stage import Stage, stages_in
 
 ENTRY_POINTS = "batchmill.stages"
 
@@ -23,11 +23,11 @@ def find(name: str) -> type[Stage]:
     """The stage class that goes by `name`. Raises ConfigError with the nearest name."""
     modules = known()
     path = modules.get(name) or (name if "." in name else None)
-    if path is None:
+    if path is None or not all(part.isidentifier() for part in path.replace(":", ".").split(".")):
         raise ConfigError(name, f"no such stage{nearest(name, modules)}")
     try:
         return _stage_in(path.replace(":", "."))
-    except ImportError as error:
+    except (ImportError, SyntaxError) as error:
         raise ConfigError(name, f"cannot import the stage: {error}") from error
 
 
@@ -43,7 +43,7 @@ def _stage_in(path: str) -> type[Stage]:
         if not (isinstance(candidate, type) and issubclass(candidate, Stage)):
             raise
         return candidate
-    found = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Stage) and c.__module__ == path]
+    found = stages_in(module)
     if len(found) != 1:
         raise ImportError(f"{path} defines {len(found)} stages; a stage is one class in a module of its own")
     return found[0]

@@ -33,29 +33,24 @@ class Monitor(Protocol):
         """Say what is begun; gives how often it was begun before and not ended."""
         ...
 
-    def end(self, unit: str, stage: str, row: int | None = None) -> None: ...
-
-    def count(self, count: Count) -> None: ...
+    def end(self, unit: str, stage: str, row: int | None = None, count: Count | None = None) -> None:
+        """Say that it is done, and for a unit what was counted."""
+        ...
 
 
 def run(stage: Stage, worker: Worker, table: pa.Table, monitor: Monitor | None = None) -> pa.Table:
     """One stage over one block. Raises LedgerError where the stage lost or invented rows."""
     block = Block.from_table(table)
     started = time.perf_counter()
-    if monitor and block.unit:
-        deaths = monitor.begin(block.unit, stage.label)
-        if deaths >= CAREFUL_AFTER:
-            result = carefully(worker, block.rows, monitor, block.unit, stage.label)
-        else:
-            result = guarded(worker, block.rows)
-        monitor.end(block.unit, stage.label)
+    if monitor and block.unit and monitor.begin(block.unit, stage.label) >= CAREFUL_AFTER:
+        result = carefully(worker, block.rows, monitor, block.unit, stage.label)
     else:
         result = guarded(worker, block.rows)
     lost = result.outcomes if result.outcomes is not None else OUTCOMES.empty_table()
     lost = lost.set_column(3, "stage", pa.array([stage.label] * lost.num_rows, pa.string()))
     count = tally(stage, block.rows, result.rows, lost, time.perf_counter() - started)
-    if monitor:
-        monitor.count(count)
+    if monitor and block.unit:
+        monitor.end(block.unit, stage.label, count=count)
     done = Block(result.rows, pa.concat_tables([block.outcomes, lost]), block.unit, block.ledger)
     return done.counted(count).to_table()
 

@@ -13,7 +13,9 @@ class Section(NamedTuple):
 
     start: int
     end: int
-    path: tuple[str, ...]
+    path: tuple[str, ...] = ()
+    body: int = 0
+    """Where its headings end."""
 
 
 def sections(text: str, headings: Sequence[dict[str, Any]]) -> list[Section]:
@@ -23,20 +25,19 @@ def sections(text: str, headings: Sequence[dict[str, Any]]) -> list[Section]:
     """
     parts: list[Section] = []
     above: list[tuple[int, str]] = []
-    section = Section(0, len(text), ())
-    below: int | None = None
+    section = Section(0, len(text))
     for heading in sorted(headings, key=lambda h: h["start"]):
         level = heading["level"]
         begin = _line_begin(text, min(heading["start"], len(text)))
-        bare = below is not None and level > above[-1][0] and not text[below:begin].strip()
+        bare = bool(above) and level > above[-1][0] and not text[section.body : begin].strip()
         if begin > section.start and not bare:
             parts.append(section._replace(end=begin))
             section = section._replace(start=begin)
         while above and above[-1][0] >= level:
             above.pop()
         above.append((level, " ".join((heading["text"] or "").split())))
-        section = section._replace(path=tuple(words for _, words in above if words))
-        below = heading["end"]
+        path = tuple(words for _, words in above if words)
+        section = section._replace(path=path, body=min(max(heading["end"], section.start), len(text)))
     return [*parts, section]
 
 

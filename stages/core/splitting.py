@@ -27,6 +27,7 @@ SEPARATORS = (
 )
 
 _VISIBLE = re.compile(r"[^\s\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]")
+_UNMARKED = re.compile(f"[^{MARK}]")
 _BREAK = re.compile(r"\s\S")
 _EXTENDS = re.compile(r"[\u0300-\u036f\u200d\ufe00-\ufe0f\u20d0-\u20ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 MAX_CLUSTER = 32
@@ -99,11 +100,12 @@ class Tokens:
         return max(marked.count(MARK), 1) if marked else 0
 
 
-def split(ruler: Ruler, start: int, end: int, limit: int, overlap: int) -> list[tuple[int, int, int]]:
+def split(ruler: Ruler, start: int, end: int, limit: int, overlap: int, body: int = 0) -> list[tuple[int, int, int]]:
     """Part `start:end` of a text into chunks of at most `limit` units: (start, where its own text begins, end).
 
     Each chunk's own text follows on the one before; up to `overlap` units of that stand ahead of it. Chunks are cut at
-    the largest separator that serves, have no white space at their ends and something to see in them.
+    the largest separator that serves, have no white space at their ends and something to see in them. What stands before
+    `body` (a heading) stays with what follows it, where it takes no more than half a chunk.
     """
     start, end = trim(ruler.text, start, end)
     if start == end:
@@ -113,7 +115,7 @@ def split(ruler: Ruler, start: int, end: int, limit: int, overlap: int) -> list[
     own = max(limit - overlap, 1)
     overlap = limit - own
     chunks: list[tuple[int, int, int]] = []
-    for piece_start, piece_end in _pieces(ruler, start, end, own):
+    for piece_start, piece_end in _pieces(ruler, start, end, own, body):
         begin, stop = trim(ruler.text, piece_start, piece_end)
         if begin == stop:
             continue
@@ -170,10 +172,15 @@ def _inside_cluster(text: str, at: int) -> bool:
     return at < len(text) and (_EXTENDS.match(text, at) is not None or text[at - 1] == "\u200d")
 
 
-def _pieces(ruler: Ruler, start: int, end: int, limit: int) -> Iterator[tuple[int, int]]:
+def _pieces(ruler: Ruler, start: int, end: int, limit: int, body: int) -> Iterator[tuple[int, int]]:
     """Ranges of at most `limit` units that follow on each other and cover `start:end`."""
+    marked = ruler.marked(start, end)
+    if start < body < end and ruler.count(start, body) <= limit // 2:
+        body += len(ruler.text[body:end]) - len(ruler.text[body:end].lstrip())
+        # Without separators in it, the heading cannot be parted from the first words below it.
+        marked = _UNMARKED.sub("_", ruler.marked(start, body)) + ruler.marked(body, end)
     at = start
-    for piece in _splitter(ruler, limit).split_text(ruler.marked(start, end)):
+    for piece in _splitter(ruler, limit).split_text(marked):
         stop = at + len(piece) - piece.count(MARK)
         while ruler.count(at, stop) > limit:
             # Nothing to split at: cut between tokens, or characters where one character has more tokens than fit.

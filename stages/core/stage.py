@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import io
 import json
 import sys
 import tokenize
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pydantic import BaseModel, ByteSize, ConfigDict, Field
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
 
 from stages.core.outcome import Result
 
@@ -51,14 +53,28 @@ class Stage(BaseModel):
     reads: ClassVar[bool] = False
     """True for the stage that a pipeline begins with: its rows in are the documents that it finds."""
 
-    name: str | None = operational(None, description="a name of its own, where a pipeline has two of a kind")
-    num_cpus: float = operational(1.0, ge=0, description="CPUs for each task or actor")
-    num_gpus: float = operational(0.0, ge=0, description="GPUs for each task or actor; may be a fraction")
+    name: str | None = operational(
+        None, pattern=r"^\w[\w.-]{0,63}$", description="a name of its own, where a pipeline has two of a kind"
+    )
+    num_cpus: float = operational(1.0, ge=0, allow_inf_nan=False, description="CPUs for each task or actor")
+    num_gpus: float = operational(
+        0.0, ge=0, allow_inf_nan=False, description="GPUs for each task or actor; may be a fraction"
+    )
     memory: ByteSize | None = operational(None, description="memory that Ray sets aside for each task or actor (2GiB)")
     concurrency: Concurrency = operational(None, description="tasks or actors at once: a number, or [least, most]")
     batch_size: int | None = operational(
         None, ge=1, description="rows that the stage works on at once, where it batches"
     )
+
+    @field_validator("concurrency", mode="before")
+    @classmethod
+    def _number_or_range(cls, value: Any) -> Any:
+        numbers = list(value) if isinstance(value, list | tuple) else [1, value]
+        if value is not None and not (
+            len(numbers) == 2 and all(type(n) is int for n in numbers) and 1 <= numbers[0] <= numbers[1]
+        ):
+            raise ValueError(f"must be a number from 1, or [least, most], not {value!r}")
+        return value
 
     def open(self) -> Worker:
         """Build the worker. It must pickle by configuration only: what is heavy is loaded here."""
@@ -91,9 +107,12 @@ class Stage(BaseModel):
 
     @classmethod
     def kind(cls) -> str:
-        """The name in YAML: the module's own name for the stages here, the dotted path for others."""
+        """The name in YAML: the module's own name for the stages here, the dotted path for others, with the class
+        where its module has several."""
         package, _, module = cls.__module__.rpartition(".")
-        return module if package == "stages" else cls.__module__
+        if package == "stages":
+            return module
+        return cls.__module__ if len(stages_in(sys.modules[cls.__module__])) < 2 else f"{cls.__module__}.{cls.__name__}"
 
     @property
     def label(self) -> str:
@@ -109,6 +128,7 @@ class Stage(BaseModel):
         }
         parts = {
             "kind": self.kind(),
+            "class": type(self).__qualname__,
             "config": config,
             "code": code_hash(self.code_modules()),
             "identity": self.identity(),
@@ -122,15 +142,21 @@ class Stage(BaseModel):
         return map_stage(dataset, self)
 
 
+def stages_in(module: ModuleType) -> list[type[Stage]]:
+    """The stages that a module defines."""
+    found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Stage)]
+    return [stage for stage in found if stage.__module__ == module.__name__]
+
+
 def code_hash(modules: tuple[str, ...]) -> str:
     """A hash over the code of `modules`, blind to comments and blank lines."""
     digest = hashlib.sha256()
     for name in sorted(modules):
         module = sys.modules.get(name) or importlib.import_module(name)
-        if module.__file__ is None:
+        try:
+            text = inspect.getsource(module)
+        except (OSError, TypeError):  # typed in, or compiled: there is nothing to read
             continue
-        with open(module.__file__, encoding="utf-8") as source:
-            text = source.read()
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type not in (tokenize.COMMENT, tokenize.NL):
                 digest.update(token.string.encode())

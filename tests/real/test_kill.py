@@ -95,9 +95,18 @@ def assert_same(name: str, other: str) -> None:
     np.testing.assert_allclose(matrix, expected_matrix, atol=1e-5)
 
 
-def workers(driver: psutil.Process) -> list[psutil.Process]:
-    """Ray's worker processes under a driver: their titles begin with `ray::`."""
-    return [child for child in driver.children(recursive=True) if (child.cmdline() or [""])[0].startswith("ray::")]
+def busy_workers(driver: psutil.Process) -> list[psutil.Process]:
+    """Ray's worker processes under a driver that are at work: their titles begin with `ray::`, the name of what they
+    do, or IDLE."""
+    found = []
+    for child in driver.children(recursive=True):
+        try:
+            title = (child.cmdline() or [""])[0]
+        except psutil.Error:
+            continue  # it has just ended
+        if title.startswith("ray::") and "IDLE" not in title:
+            found.append(child)
+    return found
 
 
 def test_the_driver_s_process_group(docs: Path, embedding_model: str) -> None:
@@ -123,7 +132,7 @@ def test_workers_in_mid_work(docs: Path, embedding_model: str) -> None:
     deadline = time.monotonic() + 120
     while killed < 3 and process.poll() is None and time.monotonic() < deadline:
         committed = list(Path("runs/killed/checkpoints").glob("*/*.parquet"))
-        busy = [w for w in workers(driver) if "IDLE" not in w.cmdline()[0]]
+        busy = busy_workers(driver)
         if len(committed) > 2 * killed and busy:
             victim = random.Random(killed).choice(busy)
             victim.kill()

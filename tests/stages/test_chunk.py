@@ -261,6 +261,13 @@ def test_chunks_do_not_cross_headings() -> None:
     ]
 
 
+@pytest.mark.parametrize("options", [{"size": 100}, {"size": 64, "unit": "tokens", "tokenizer": MINILM, "overlap": 8}])
+def test_a_heading_is_not_left_alone_above_a_long_paragraph(options: dict[str, Any]) -> None:
+    text = "# Milling. And more\n\n" + "the mill grinds on and on " * 40
+    rows = chunk(Chunk(**options), documents(text, headings=[[heading(text, "Milling. And more", 1)]])).rows.to_pylist()
+    assert rows[0]["text"].startswith("# Milling. And more\n\nthe mill grinds")
+
+
 def test_chunks_cross_headings_when_told_to() -> None:
     rows = chunk(tokens(cross_headings=True), guide()).rows.to_pylist()
     assert [row["text"] for row in rows] == [GUIDE]
