@@ -84,7 +84,7 @@ def run(file: Path, overrides: tuple[str, ...], run_dir: str, retry_failed: bool
         click.echo("Nothing to do: every document is as it was, and the outputs are up to date.")
     Console().print(summary(result.ledger))
     for sink, output in result.outputs.items():
-        click.echo(f"{sink}: {', '.join(f'{value} {key}' for key, value in output.items() if isinstance(value, int))}")
+        click.echo(f"{sink}: {output['rows']} rows")
     click.echo(f"report: {run_dir.rstrip('/')}/{REPORT_FILE}")
     if result.message:
         click.echo(result.message, err=True)

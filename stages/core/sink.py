@@ -56,5 +56,8 @@ class Sink(Stage):
     """
 
     def publish(self, delivery: Delivery) -> dict[str, Any]:
-        """Make the output hold exactly the delivery's rows. Returns a JSON state for the next delivery's `previous`."""
+        """Make the output hold exactly the delivery's rows. 
+
+        Returns a JSON state for the next delivery's `previous`, with the number of `rows` that the output now holds.
+        """
         raise NotImplementedError

@@ -104,7 +104,7 @@ def split(ruler: Ruler, start: int, end: int, limit: int, overlap: int, body: in
     """Part `start:end` of a text into chunks of at most `limit` units: (start, where its own text begins, end).
 
     Each chunk's own text follows on the one before; up to `overlap` units of that stand ahead of it. Chunks are cut at
-    the largest separator that serves, have no white space at their ends and something to see in them. What stands before
+    the largest separator that serves, have no white space at their ends and something to see in them. What is before
     `body` (a heading) stays with what follows it, where it takes no more than half a chunk.
     """
     start, end = trim(ruler.text, start, end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def test_parts_of_any_size_give_the_same_rows_and_numbers(tmp_path: Path, end: b
         edges = [tuple(map(int, part.part.split(":"))) for part in parts]
         assert edges[0][0] == 0
         assert edges[-1][1] == len(content)
-        assert all(one[1] == other[0] for one, other in zip(edges, edges[1:], strict=False))
+        assert all(one[1] == other[0] for one, other in itertools.pairwise(edges))
         assert all(end - start >= size for start, end, _ in edges[:-1])
 
 

@@ -161,7 +161,7 @@ def test_random_mixtures() -> None:
         "x" * 90,
     ]
     words += [word for text in TEXTS.values() for word in text.split()[:20]]
-    for _ in range(60):
+    for _ in range(30):
         text = "".join(draw.choices(words, k=draw.randrange(1, 120)))
         size = draw.randrange(8, 40)
         options = {"size": size, "overlap": draw.randrange(0, size)}

@@ -1,0 +1,69 @@
+"""One Parquet file, a batch at a time, and nothing to be seen of it until it is whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from connectors.parquet import ROW_GROUP_BYTES, FileWriter
+from connectors.storage import Place
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("vector", pa.list_(pa.float32(), 3))], {"model": "m"})
+
+
+def batch(start: int, n: int) -> pa.Table:
+    rows = [{"id": i, "text": f"row {i}", "vector": [i, i, i]} for i in range(start, start + n)]
+    return pa.Table.from_pylist(rows, SCHEMA.remove_metadata())
+
+
+def test_batches_become_one_file_with_schema_and_metadata(work: Path) -> None:
+    place = Place("out")
+    writer = FileWriter(place, SCHEMA)
+    writer.write(batch(0, 3))
+    writer.write(batch(3, 0))
+    writer.write(batch(3, 1))
+    assert place.names() == []
+    assert pq.ParquetDataset("out").files == []  # readers of a directory pass over what is not finished
+    writer.close("a.parquet")
+    assert os.listdir("out") == ["a.parquet"]
+    table = pq.read_table("out/a.parquet")
+    assert table.schema.equals(SCHEMA, check_metadata=True)
+    assert table["id"].to_pylist() == [0, 1, 2, 3]
+    assert (writer.rows, writer.bytes) == (4, table.nbytes)
+    assert pq.ParquetFile("out/a.parquet").num_row_groups == 1
+
+
+def test_no_rows_make_a_file_with_the_schema(work: Path) -> None:
+    writer = FileWriter(Place("out"), SCHEMA)
+    writer.close("a.parquet")
+    assert pq.read_table("out/a.parquet").schema.equals(SCHEMA, check_metadata=True)
+
+
+def test_many_small_batches_are_gathered_to_row_groups(work: Path) -> None:
+    writer = FileWriter(Place("out"), SCHEMA)
+    wide = pa.table([[0], ["x" * 2**20], [[0, 0, 0]]], schema=SCHEMA.remove_metadata())
+    for _ in range(70):
+        writer.write(wide)
+    writer.close("a.parquet")
+    metadata = pq.read_metadata("out/a.parquet")
+    assert metadata.num_rows == 70
+    assert metadata.num_row_groups == -(-writer.bytes // ROW_GROUP_BYTES)
+
+
+def test_a_file_of_the_name_is_replaced_whole(work: Path) -> None:
+    for n in (1, 2):
+        writer = FileWriter(Place("out"), SCHEMA)
+        writer.write(batch(0, n))
+        writer.close("a.parquet")
+    assert pq.read_table("out/a.parquet").num_rows == 2
+    assert os.listdir("out") == ["a.parquet"]
+
+
+def test_an_unfinished_file_is_a_known_leftover(work: Path) -> None:
+    place = Place("out")
+    writer = FileWriter(place, SCHEMA)
+    writer.write(batch(0, 1))
+    assert place.leftovers() == os.listdir("out")
