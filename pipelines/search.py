@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from stages.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from stages.engines.embedding import EmbeddingEngine, EmbeddingSpec
 
 
 def search(
@@ -47,7 +51,7 @@ def search(
 def _embed(question: str, recorded: Mapping[str, str], model: str | None, table: str) -> list[float]:
     """`question` as the table's own model sees it."""
     from stages.core import models
-    from stages.engines.embedding import EmbeddingSpec, open_engine
+    from stages.engines.embedding import EmbeddingSpec
 
     if "embedding" not in recorded:
         raise ConfigError("table", f"'{table}' does not say which model made its vectors; search it by mode fulltext")
@@ -62,5 +66,13 @@ def _embed(question: str, recorded: Mapping[str, str], model: str | None, table:
             "model",
             f"'{spec.model}' is not the model that made the vectors of '{table}' ('{made['model']}'); {mend}",
         )
-    vector: list[float] = open_engine(spec).query(question).tolist()
+    vector: list[float] = _engine(spec).query(question).tolist()
     return vector
+
+
+@lru_cache(maxsize=1)
+def _engine(spec: EmbeddingSpec) -> EmbeddingEngine:
+    """Loading a model takes seconds, a question milliseconds: whoever asks again finds it loaded."""
+    from stages.engines.embedding import open_engine
+
+    return open_engine(spec)

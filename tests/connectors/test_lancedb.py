@@ -1,15 +1,11 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib.util import module_from_spec, spec_from_file_location
@@ -315,27 +311,27 @@ def test_s3_holds_what_a_directory_holds(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 PUBLISH = """
-import json, sys
+import os, signal, sys
 from pathlib import Path
 import pyarrow.parquet as pq
-from connectors import lancedb
 from stages.write_lancedb import WriteLancedb
-import lancedb as heavy  # loaded before the clock starts
+
+uri, directory, die_at = sys.argv[1:]
 
 class Files:
-    def __init__(self, directory):
+    def __init__(self):
         self.paths = {p.stem: p for p in sorted(Path(directory).glob("*.parquet"))}
         self.units, self.previous = list(self.paths), None
         self.fingerprint, self.pipeline, self.metadata = "f1", "rag", {"embedding": "{}"}
         self.schema = pq.read_schema(next(iter(self.paths.values())))
 
     def tables(self, units):
-        return (pq.read_table(self.paths[unit]) for unit in units)
+        for n, unit in enumerate(units):
+            if n == int(die_at):
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield pq.read_table(self.paths[unit])
 
-uri, directory = sys.argv[1:]
-sink = WriteLancedb(uri=uri, table="docs", merge_bytes="200KiB", index_above=5000)
-print("ready", flush=True)
-print(json.dumps(sink.publish(Files(directory))), flush=True)
+WriteLancedb(uri=uri, table="docs", merge_bytes="200KiB", index_above=5000).publish(Files())
 """
 
 
@@ -345,65 +341,67 @@ def write(directory: Path, units: dict[str, pa.Table]) -> None:
         pq.write_table(table, directory / f"{name}.parquet")
 
 
-def publishing(uri: str, directory: Path) -> subprocess.Popen[str]:
-    """A process that has all it needs and publishes from now on."""
+def kill_while_publishing(sink: WriteLancedb, units: Path, moment: str) -> None:
+    """Publish in a process that is killed as it reads its n-th unit (`unit n`) or has committed version n."""
+    what, number = moment.split()
     child = subprocess.Popen(
-        [sys.executable, "-c", PUBLISH, uri, str(directory)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        [sys.executable, "-c", PUBLISH, sink.uri, str(units), number if what == "unit" else "-1"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    return child
+    versions = Path(sink.uri) / "docs.lance" / "_versions"
+    while what == "version" and child.poll() is None and len(list(versions.glob("*.manifest"))) < int(number):
+        time.sleep(0.001)  # watches another process
+    if what == "version":
+        child.kill()
+    assert child.wait() == -signal.SIGKILL
 
 
 @pytest.mark.slow
 @pytest.mark.destructive
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("phase", ["before", "after"])
-def test_a_delivery_that_is_killed_anywhere_ends_exactly(tmp_path: Path, phase: str) -> None:
-    before = {f"u{i:02d}": pa.concat_tables([chunks(f"{i}-{j}", 40) for j in range(10)]) for i in range(20)}
+@pytest.mark.parametrize("moment", ["unit 0", "unit 19", "version 1", "version 2"])
+def test_a_first_delivery_that_is_killed_is_there_as_a_whole_or_not_at_all(tmp_path: Path, moment: str) -> None:
+    units = large()
+    write(tmp_path / "units", units)
+    sink = WriteLancedb(uri=str(tmp_path / "lance"), table="docs", index_above=5000)
+    kill_while_publishing(sink, tmp_path / "units", moment)
+    assert (opened(sink) is None) == moment.startswith("unit")
+    assert opened(sink) is None or content(sink) == Rows(units).all()
+    ends_exactly(sink, units)
+
+
+@pytest.mark.slow
+@pytest.mark.destructive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("moment", ["unit 2", "unit 4", "version 4", "version 5", "version 6", "version 7"])
+def test_an_update_that_is_killed_leaves_whole_units_and_ends_exactly(tmp_path: Path, moment: str) -> None:
+    before = large()
     after = {name: table for name, table in before.items() if int(name[1:]) % 4}
     after |= {f"v{i:02d}": pa.concat_tables([chunks(f"{i}-{j}", 35 + j) for j in range(12)]) for i in range(0, 20, 4)}
-    units = {"before": before, "after": after}[phase]
-    write(tmp_path / "units", units)
-    base = WriteLancedb(uri=str(tmp_path / "base"), table="docs")
-    if phase == "after":
-        base.publish(Rows(before))
+    write(tmp_path / "units", after)
+    sink = WriteLancedb(uri=str(tmp_path / "lance"), table="docs", index_above=5000)
+    sink.publish(Rows(before))
+    assert opened(sink).version == 3  # rows and two indexes
+    kill_while_publishing(sink, tmp_path / "units", moment)
+    content(sink)
+    table = opened(sink)
+    for unit in lancedb.distinct(table, UNIT) & set(after):
+        assert table.count_rows(f"{UNIT} = '{unit}'") == after[unit].num_rows
+    ends_exactly(sink, after)
 
-    def start(name: str) -> WriteLancedb:
-        if phase == "after":
-            shutil.copytree(base.uri, tmp_path / name)
-        return WriteLancedb(uri=str(tmp_path / name), table="docs", index_above=5000)
 
-    whole = publishing(start("whole").uri, tmp_path / "units")
-    started = time.monotonic()
-    assert whole.stdout is not None
-    assert whole.stdout.readline().startswith("{")
-    took = time.monotonic() - started
-    assert whole.wait() == 0
-    moments = random.Random(7)
-    kills, states = 6, set()
-    for n in range(kills):
-        sink = start(f"killed-{n}")
-        child = publishing(sink.uri, tmp_path / "units")
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(took * (n + moments.random()) / kills)
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        table = opened(sink)
-        held = lancedb.distinct(table, UNIT) if table else set()
-        states.add((table.version if table else 0, len(held)))
-        if phase == "before":
-            assert not held or held == set(units)
-            assert not held or content(sink) == Rows(units).all()
-        elif table:
-            # Merged in steps: each unit of the new delivery is there as a whole or not at all.
-            for unit in held & set(units):
-                assert table.count_rows(f"{UNIT} = '{unit}'") == units[unit].num_rows
-        state = sink.publish(Rows(units))
-        assert content(sink) == Rows(units).all()
-        assert sink.publish(Rows(units).after(state)) == state
-    assert len(states) > 1, "every kill hit the same moment"
+def large() -> dict[str, pa.Table]:
+    return {f"u{i:02d}": pa.concat_tables([chunks(f"{i}-{j}", 40) for j in range(10)]) for i in range(20)}
+
+
+def ends_exactly(sink: WriteLancedb, units: dict[str, pa.Table]) -> None:
+    """The next delivery holds all of `units`, and the one after that does nothing."""
+    state = sink.publish(Rows(units))
+    assert content(sink) == Rows(units).all()
+    assert {i.columns[0] for i in opened(sink).list_indices()} == {"text", "embedding"}
+    again = Rows(units).after(state)
+    assert sink.publish(again) == state
+    assert again.asked == []
 
 
 def test_versions_that_are_kept_can_be_read(sink: WriteLancedb) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,13 +121,13 @@ def committing() -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def here(work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process that is started elsewhere import our packages."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
-    yield
 
 
 @pytest.mark.destructive
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("importable")
 def test_whatever_is_killed_the_content_is_whole_and_leftovers_are_known(work: Path) -> None:
     place = Place("out")
     for delay in (0.0, 0.003, 0.006, 0.009, 0.012):
