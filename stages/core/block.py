@@ -19,6 +19,8 @@ from stages.core.outcome import OUTCOMES
 UNIT = "_unit"
 OUTCOME = "_outcome"
 UNIT_TYPE = pa.struct([("id", pa.string()), ("ledger", pa.string())])
+IDENTITY = ("doc_id", "uri", "chunk_id")
+"""Columns that the rows of outcomes keep, where there are such columns."""
 OUTCOME_TYPE = pa.struct(list(OUTCOMES))
 
 
@@ -80,14 +82,14 @@ class Block:
         n_ok, n_out = self.rows.num_rows, self.outcomes.num_rows
         rows = self.rows
         if n_out:
-            known = {name: self.outcomes[name] for name in OUTCOMES.names if name in rows.column_names}
+            schema = pa.schema([field.with_nullable(True) for field in rows.schema], rows.schema.metadata)
             lost = [
-                known[f.name].cast(f.type)
-                if f.name in ("doc_id", "uri", "chunk_id") and f.name in known
-                else pa.nulls(n_out, f.type)
-                for f in rows.schema
+                self.outcomes[field.name].cast(field.type)
+                if field.name in IDENTITY and not pa.types.is_null(field.type)
+                else pa.nulls(n_out, field.type)
+                for field in schema
             ]
-            rows = pa.concat_tables([rows, pa.table(lost, schema=rows.schema)])
+            rows = pa.concat_tables([pa.table(rows.columns, schema=schema), pa.table(lost, schema=schema)])
         outcome = pa.chunked_array([pa.nulls(n_ok, OUTCOME_TYPE), _struct(self.outcomes)], OUTCOME_TYPE)
         rows = rows.append_column(OUTCOME, outcome)
         if self.unit is not None:

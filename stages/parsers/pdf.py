@@ -1,7 +1,7 @@
 """PDF, through pymupdf (AGPL or commercial). To use another library, replace this module.
 
-What pymupdf gets wrong by itself is mended by `pdf_layout` (order, rows, doubled and vertical text) and `pdf_repair`
-(characters), which know no pymupdf.
+What pymupdf gets wrong by itself is mended by `pdf_order` (columns, tables), `pdf_layout` (rows, doubled and vertical
+text) and `pdf_repair` (characters), which know no pymupdf.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from stages.parsers import pdf_layout, pdf_repair
+from stages.parsers import pdf_layout, pdf_order, pdf_repair
 from stages.parsers.document import Document, Drop, Heading, Refusal, Source, TextBuilder, described, one_line
 
 MAX_PAGES = 200_000
@@ -110,10 +110,16 @@ def _page_text(pdf: Any, page: Any) -> str:
     lines = [] if pdf_repair.needs_positions(plain) else _lines(content)
     if not lines or pdf_layout.overlap(lines):
         lines = _lines_by_character(content)
-    return pdf_repair.mend(pdf_layout.arrange(lines), codec).strip()
+    return pdf_repair.mend(pdf_layout.arrange(lines, lambda: _rules(page)), codec).strip()
 
 
-def _lines(content: Any) -> list[pdf_layout.Line]:
+def _rules(page: Any) -> list[float]:
+    """The y of lines drawn from left to right, and of the edges of long boxes, ascending."""
+    boxes = (path["rect"] for path in page.get_cdrawings())
+    return sorted(y for x0, y0, x1, y1 in boxes if x1 - x0 > 20 for y in {y0, y1})
+
+
+def _lines(content: Any) -> list[pdf_order.Line]:
     blocks = enumerate(content.extractDICT()["blocks"])
     return [
         _line(line, number, "".join(span["text"] for span in line["spans"]))
@@ -122,7 +128,7 @@ def _lines(content: Any) -> list[pdf_layout.Line]:
     ]
 
 
-def _lines_by_character(content: Any) -> list[pdf_layout.Line]:
+def _lines_by_character(content: Any) -> list[pdf_order.Line]:
     """The same from the places of single characters; those that were drawn again in one place count once."""
     blocks = enumerate(content.extractRAWDICT()["blocks"])
     drawn = pdf_repair.Drawn()
@@ -144,10 +150,10 @@ def _lines_by_character(content: Any) -> list[pdf_layout.Line]:
     return lines
 
 
-def _line(line: dict[str, Any], number: int, text: str) -> pdf_layout.Line:
+def _line(line: dict[str, Any], number: int, text: str) -> pdf_order.Line:
     x0, y0, x1, y1 = line["bbox"]
     size = max((span["size"] for span in line["spans"]), default=0.0)
-    return pdf_layout.Line(text, x0, y0, x1, y1, size, tuple(line["dir"]), line["wmode"] == 1, number)
+    return pdf_order.Line(text, x0, y0, x1, y1, size, tuple(line["dir"]), line["wmode"] == 1, number)
 
 
 def _shows_something(page: Any) -> bool:

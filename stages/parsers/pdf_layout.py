@@ -1,13 +1,12 @@
-"""The order of a page's lines: columns, table rows, vertical text, and lines that were drawn more than once."""
+"""A page's lines as text: table rows, paragraphs, vertical text, and lines that were drawn more than once."""
 
 from __future__ import annotations
 
-from bisect import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice, pairwise
-from statistics import median
-from typing import NamedTuple
+from operator import itemgetter
 
+from stages.parsers.pdf_order import Line, in_reading_order, same_row
 from stages.parsers.pdf_repair import RIGHT_TO_LEFT
 
 BULLETS = frozenset("•◦▪■□●○‣–*")
@@ -16,41 +15,29 @@ MAX_WRAPPED = 5
 CELL_GAP = 1.3
 """Gaps between cells are wider than this many font sizes; those between words and sentences are not."""
 WORD_GAP = 0.1
-MIN_LINES = 4
-"""A column of prose has at least so many."""
 
 
-class Line(NamedTuple):
-    """A piece of text on one baseline: its box in points (y grows downwards), font size and direction of writing."""
-
-    text: str
-    x0: float
-    y0: float
-    x1: float
-    y1: float
-    size: float
-    direction: tuple[float, ...] = (1.0, 0.0)
-    vertical: bool = False
-    block: int = 0
-    """Number of the paragraph that the library takes the line to be part of."""
-
-    @property
-    def middle(self) -> float:
-        return (self.y0 + self.y1) / 2
-
-
-def arrange(lines: list[Line]) -> str:
+def arrange(lines: list[Line], ruled: Callable[[], Sequence[float]] = tuple) -> str:
     """The text of a page, given its lines in the order in which they are drawn. A blank line parts paragraphs.
 
-    Stretches of one direction are arranged as if the page were turned to make them level.
+    Lines of one direction are arranged as if the page were turned to make them level. `ruled` gives the y of the page's
+    horizontal rules.
     """
-    runs = groupby(_once(line for line in lines if line.text.strip()), key=lambda line: (line.vertical, _quarter(line)))
+    shown = list(_once(line for line in lines if line.text.strip()))
+    quarters = [None if line.vertical else _quarter(line) for line in shown]
+    pairs = list(zip(quarters, shown, strict=True))
+    # Turned words belong between the vertical ones; elsewhere they are labels, which must not part the level text.
+    if None not in quarters:
+        first = {quarter: i for i, quarter in reversed(list(enumerate(quarters)))}
+        pairs.sort(key=lambda pair: first[pair[0]])
+    runs = [(quarter, [line for _, line in run]) for quarter, run in groupby(pairs, itemgetter(0))]
     texts = []
-    for (vertical, quarter), run in runs:
-        if vertical or quarter is None:
-            texts.append("\n".join(_turned(list(run))))
+    for quarter, run in runs:
+        if quarter is None:
+            texts.append("\n".join(_turned(run)))
         else:
-            texts.append(_paragraphs(_rows(_columns([_levelled(line, quarter) for line in run]))))
+            level = [_levelled(line, quarter) for line in run]
+            texts.append(_paragraphs(_rows(in_reading_order(level, ruled if quarter == (1, 0) else tuple))))
     return "\n".join(texts)
 
 
@@ -124,54 +111,6 @@ def _turned(lines: list[Line]) -> Iterator[str]:
         yield "".join(part.text.strip() for part in run)
 
 
-def _columns(lines: list[Line]) -> list[Line]:
-    """Lines column by column, where they were drawn across columns of prose; otherwise as they come.
-
-    Columns show as bands of x that narrow lines keep to. Lines that cross a gutter (titles) part the page into
-    stretches, each of which is read column by column.
-    """
-    if len(lines) < 2 * MIN_LINES:
-        return lines
-    width = max(line.x1 for line in lines) - min(line.x0 for line in lines)
-    bands = _prose_bands([line for line in lines if line.x1 - line.x0 < 0.6 * width])
-    if len(bands) < 2:
-        return lines
-    places = [_band_of(line, bands) for line in lines]
-    inside = [place for place in places if place is not None]
-    changes = sum(a != b for a, b in pairwise(inside))
-    if changes < 0.3 * len(inside):  # drawn column by column already
-        return lines
-    crossing = sorted(line.middle for line, place in zip(lines, places, strict=True) if place is None)
-    stretches = {
-        i: (bisect(crossing, line.middle), -1 if place is None else place)
-        for i, (line, place) in enumerate(zip(lines, places, strict=True))
-    }
-    return [lines[i] for i in sorted(stretches, key=lambda i: (*stretches[i], i))]
-
-
-def _prose_bands(lines: list[Line]) -> list[tuple[float, float]]:
-    """The bands of x between gutters, where lines fill their band as prose does and cells of a table do not."""
-    if not lines:
-        return []
-    size = median(line.size for line in lines)
-    bands: list[tuple[float, float]] = []
-    for line in sorted(lines, key=lambda line: line.x0):
-        if bands and line.x0 < bands[-1][1] + 0.5 * size:
-            bands[-1] = (bands[-1][0], max(bands[-1][1], line.x1))
-        else:
-            bands.append((line.x0, line.x1))
-    for band in bands:
-        held = [line for line in lines if _band_of(line, [band]) == 0]
-        filled = median(line.x1 - line.x0 for line in held) / max(band[1] - band[0], 1e-6)
-        if len(held) < MIN_LINES or filled < 0.6 or median(len(line.text.split()) for line in held) < 3:
-            return []
-    return bands
-
-
-def _band_of(line: Line, bands: list[tuple[float, float]]) -> int | None:
-    return next((i for i, (x0, x1) in enumerate(bands) if x0 - 1 <= line.x0 and line.x1 <= x1 + 1), None)
-
-
 def _rows(lines: list[Line]) -> Iterator[list[Line]]:
     """Neighbours on one baseline as one row."""
     row: list[Line] = []
@@ -217,8 +156,7 @@ def _cells_beside(stack: list[Line], following: list[Line]) -> bool:
 
 def _beside(row: list[Line], line: Line) -> bool:
     last = row[-1]
-    height = min(last.y1 - last.y0, line.y1 - line.y0)
-    if abs(last.middle - line.middle) > 0.4 * height:
+    if not same_row(last, line):
         return False
     return all(line.x0 >= cell.x1 - 0.2 * line.size or line.x1 <= cell.x0 + 0.2 * line.size for cell in row)
 

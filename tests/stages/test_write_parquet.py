@@ -7,14 +7,15 @@ import random
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from own.delivered import Rows
-from own.interrupted import interrupted
+from own.delivered import Rows, deliver
+from own.interrupted import at_every_step
 
 from connectors.storage import Place
 from stages.core.errors import ConfigError
@@ -84,7 +85,7 @@ def test_what_is_new_joins_the_small_files_and_large_ones_stay(work: Path) -> No
 
 
 def test_units_that_went_or_changed_their_name_are_replaced(work: Path) -> None:
-    units = {f"u{n}": 30 for n in range(5)}
+    units = {f"u{n}": 40 for n in range(5)}
     published(SMALL, Rows(units))
     before = state()
     del units["u3"]
@@ -153,26 +154,18 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_killed_before_any_step_and_repeated_it_is_exact(work: Path, case: str) -> None:
     before, after = CASES[case]
-    step = 1
-    while True:
-        folder = f"out{step}"
-        sink = WriteParquet(uri=folder, file_bytes=1000)
+    folders = at_every_step(partial(deliver, after), partial(deliver, before) if before else None)
+    assert len(folders) > 8
+    for folder in folders:
         if before:
-            published(sink, before)
-        killed = interrupted(step, str(work / folder), published, sink, after)
-        if before and killed:
             current = sorted(read_current(Place(folder))["text"].to_pylist())
             assert current in (before.texts(), after.texts())
-        published(sink, after)
+        deliver(after, folder)
         assert there(folder) == after.texts()
         assert set(os.listdir(folder)) == {MANIFEST, *Place(folder).names(".parquet")}
         again = state(folder)
-        published(sink, after)
+        deliver(after, folder)
         assert state(folder) == again
-        if not killed:
-            break
-        step += 1
-    assert step > 8
 
 
 PUBLISHING = """
@@ -187,8 +180,7 @@ for turn in range(1000):
 
 
 @pytest.mark.destructive
-def test_killed_at_any_moment_and_repeated_it_is_exact(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+def test_killed_at_any_moment_and_repeated_it_is_exact(work: Path) -> None:
     chance = random.Random(7)
     for _ in range(6):
         writer = subprocess.Popen([sys.executable, "-c", PUBLISHING], stdout=subprocess.PIPE, text=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from stages.write_parquet import WriteParquet
+
 SCHEMA = pa.schema([("text", pa.string()), ("embedding", pa.list_(pa.float32(), 4))])
 
 
@@ -42,3 +44,10 @@ class Rows:
 
     def _texts(self, unit: str) -> list[str]:
         return [f"{self.fingerprint}/{unit}/{n}" for n in range(self.counts[unit])]
+
+
+def deliver(rows: Rows, folder: str) -> dict[str, Any]:
+    """Publish to files of about 1,000 bytes."""
+    sink = WriteParquet(uri=folder, file_bytes=1000)
+    sink.check()
+    return sink.publish(rows)
