@@ -67,7 +67,8 @@ class Place:
             found = fs.ls(root, detail=False, refresh=True) if not self.local else os.listdir(root)
         except FileNotFoundError:
             return []
-        return [str(path).rsplit("/", 1)[-1] for path in found]
+        # Some stores list an empty name: the marker of the directory itself.
+        return [name for path in found if (name := str(path).rsplit("/", 1)[-1])]
 
     def leftovers(self) -> list[str]:
         """Temporary files of writers that were killed; those of writers still at work look the same."""

@@ -132,15 +132,16 @@ def dump(pipeline: Pipeline) -> str:
 
 def settings(stage: Stage) -> dict[str, Any]:
     """The fields of a stage that are not at their defaults, credentials masked."""
-    return {str(key): value for key, value in _masked(stage.model_dump(mode="json", exclude_defaults=True)).items()}
+    fields: dict[str, Any] = _masked(stage.model_dump(mode="json", exclude_defaults=True))
+    return fields
 
 
 def _masked(value: Any, secret: bool = False) -> Any:
     """`value` with everything in storage options and headers hidden that is not plainly an address."""
     if isinstance(value, dict):
         return {
-            name: "***"
-            if secret and not isinstance(item, dict) and not ADDRESS.search(name)
+            name: item
+            if isinstance(item, str) and ADDRESS.search(str(name))
             else _masked(item, secret or name in SECRET_FIELDS)
             for name, item in value.items()
         }

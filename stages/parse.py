@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import pkgutil
 import shutil
 import subprocess
 from collections.abc import Iterator
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -14,37 +17,13 @@ from pydantic import ByteSize, Field
 
 from stages.core.errors import ConfigError
 from stages.core.outcome import Result, Status, outcomes
-from stages.core.schema import DOCUMENTS
+from stages.core.schema import DOCUMENTS, HEADINGS, PAGES
 from stages.core.stage import Stage, Worker
 
 if TYPE_CHECKING:
     from stages.parsers.process import Answer, Spec
 
 PARSED = ("media_type", "title", "text", "metadata", "pages", "headings")
-MODULES = (
-    "container",
-    "delimited",
-    "document",
-    "docx",
-    "eml",
-    "epub",
-    "frames",
-    "html",
-    "markdown",
-    "pdf",
-    "pdf_layout",
-    "pdf_repair",
-    "plain",
-    "pptx",
-    "process",
-    "registry",
-    "rtf",
-    "sniff",
-    "text",
-    "worker",
-    "xlsx",
-    "xml",
-)
 
 
 class Parse(Stage):
@@ -52,8 +31,8 @@ class Parse(Stage):
 
     What a document is comes from its bytes first and its name second; rows that have a `media_type` are taken at their
     word, rows that have a `text` pass through. A document fails alone: `timeout`, `memory_limit`, `crashed`, `damaged`,
-    `password_required`, `unsupported_type`, `type_mismatch`, `archive`, `bomb`, `xml_entities`. What has no text is
-    dropped: `no_text_layer` for PDF, `empty` for others.
+    `password_required`, `unsupported_type`, `missing_library`, `type_mismatch`, `archive`, `bomb`, `xml_entities`.
+    What has no text is dropped: `no_text_layer` for PDF, `empty` for others.
 
     Text that was extracted and is likely wrong (an undecodable font) has `suspect_text: true` in its metadata.
     """
@@ -95,16 +74,20 @@ class Parse(Stage):
         for media_type, path in self.parsers.items():
             module, _, function = path.partition(":")
             if not module or not function:
-                raise ConfigError("parse.parsers", f"{media_type}: {path!r} is not package.module:function")
+                raise ConfigError(f"{self.label}.parsers", f"{media_type}: {path!r} is not package.module:function")
+            if not _is_there(module):
+                raise ConfigError(f"{self.label}.parsers", f"{media_type}: there is no module {module}")
         if self.ocr == "off":
             return
         tesseract = shutil.which("tesseract")
         if tesseract is None:
-            raise ConfigError("parse.ocr", "needs the program tesseract, which is not installed; install it or say off")
+            raise ConfigError(
+                f"{self.label}.ocr", "needs the program tesseract, which is not installed; install it or say off"
+            )
         listed = subprocess.run([tesseract, "--list-langs"], capture_output=True, text=True, timeout=30, check=False)
         missing = set(self.ocr_language.split("+")) - set(listed.stdout.split("\n")[1:])
         if missing:
-            raise ConfigError("parse.ocr_language", f"tesseract has no data for {', '.join(sorted(missing))}")
+            raise ConfigError(f"{self.label}.ocr_language", f"tesseract has no data for {', '.join(sorted(missing))}")
 
     def identity(self) -> dict[str, Any]:
         from stages.parsers.registry import versions
@@ -113,7 +96,16 @@ class Parse(Stage):
 
     @classmethod
     def code_modules(cls) -> tuple[str, ...]:
-        return ("stages.parse", *(f"stages.parsers.{name}" for name in MODULES))
+        from stages import parsers
+
+        return ("stages.parse", *(f"stages.parsers.{module.name}" for module in pkgutil.iter_modules(parsers.__path__)))
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def parse_rows(rows: pa.Table, spec: Spec, drop_suspect: bool = False) -> Result:
@@ -173,14 +165,38 @@ def _filled(rows: pa.Table, answers: list[Answer]) -> pa.Table:
         "metadata": [
             _joined(had, meta["metadata"]) for meta, had in zip(metas, rows["metadata"].to_pylist(), strict=True)
         ],
-        "pages": [meta["pages"] and list(map(tuple, meta["pages"])) for meta in metas],
-        "headings": [list(map(tuple, meta["headings"])) for meta in metas],
+        "pages": _lists(PAGES, [meta["pages"] for meta in metas]),
+        "headings": _lists(HEADINGS, [_with_texts(meta["headings"], text) for meta, text in answers]),
     }
     for name, values in given.items():
         at = rows.schema.get_field_index(name)
         field = rows.schema.field(at)
-        rows = rows.set_column(at, field, pa.array(values, field.type))
+        array = values if isinstance(values, pa.Array) else pa.array(values, field.type)
+        rows = rows.set_column(at, field, array.cast(field.type))
     return rows
+
+
+def _with_texts(headings: list[list[Any]], text: bytes) -> list[list[Any]]:
+    levels, starts, ends = headings
+    if not starts:
+        return [levels, [], starts, ends]
+    characters = text.decode()
+    return [levels, [characters[start:end] for start, end in zip(starts, ends, strict=True)], starts, ends]
+
+
+def _lists(kind: pa.DataType, columns: list[list[list[Any]] | None]) -> pa.Array:
+    """A column of lists of structs, from each row's fields as lists; null where a row has none.
+
+    Joining flat lists takes a tenth of the time that Arrow takes over as many structs.
+    """
+    lengths = [len(fields[0]) if fields else 0 for fields in columns]
+    offsets = pa.array([0, *accumulate(lengths)], pa.int32())
+    fields = [kind.value_type.field(i) for i in range(kind.value_type.num_fields)]
+    flat = [list(chain.from_iterable(row[i] for row in columns if row)) for i in range(len(fields))]
+    values = pa.StructArray.from_arrays(
+        [pa.array(values, field.type) for values, field in zip(flat, fields, strict=True)], fields=fields
+    )
+    return pa.ListArray.from_arrays(offsets, values, kind, mask=pa.array([not row for row in columns]))
 
 
 def _joined(had: str | None, found: str) -> str:

@@ -56,7 +56,7 @@ class Sink(Stage):
     """
 
     def publish(self, delivery: Delivery) -> dict[str, Any]:
-        """Make the output hold exactly the delivery's rows. 
+        """Make the output hold exactly the delivery's rows.
 
         Returns a JSON state for the next delivery's `previous`, with the number of `rows` that the output now holds.
         """

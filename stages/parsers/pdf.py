@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from stages.parsers import pdf_layout, pdf_order, pdf_repair
+from stages.parsers import pdf_bidi, pdf_layout, pdf_order, pdf_repair
 from stages.parsers.document import Document, Drop, Heading, Refusal, Source, TextBuilder, described, one_line
 
 MAX_PAGES = 200_000
@@ -139,8 +139,9 @@ def _lines_by_character(content: Any) -> list[pdf_order.Line]:
             for span in line["spans"]:
                 for c in span["chars"]:
                     x, y = c["origin"]
-                    if drawn.is_new(c["c"], x, y, span["size"]):
-                        characters.append(pdf_repair.Character(c["c"], c["bbox"][0], c["bbox"][2], x))
+                    # Letters that share a glyph share its place: all but the first have no width.
+                    if c["bbox"][2] - c["bbox"][0] < 0.01 or drawn.is_new(c["c"], x, y, span["size"]):
+                        characters.append(pdf_bidi.Character(c["c"], c["bbox"][0], c["bbox"][2], x))
             text = pdf_repair.by_position(characters, upright=line["dir"][0] > 0.9)
             made = _line(line, number, text)
             if line["dir"][0] > 0.9 and text.strip():  # the box of what is left

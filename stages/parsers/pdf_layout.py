@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice, pairwise
 from operator import itemgetter
 
+from stages.parsers.pdf_bidi import RIGHT_TO_LEFT
 from stages.parsers.pdf_order import Line, in_reading_order, same_row
-from stages.parsers.pdf_repair import RIGHT_TO_LEFT
 
 BULLETS = frozenset("•◦▪■□●○‣–*")
 MAX_LOOK_AHEAD = 50

@@ -9,13 +9,13 @@ rule of Breuel, "High performance document layout analysis" (2003).
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from heapq import heapify, heappop, heappush
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from statistics import median
 from typing import NamedTuple
 
-from stages.parsers.pdf_repair import RIGHT_TO_LEFT
+from stages.parsers.pdf_bidi import RIGHT_TO_LEFT
 
 STEPS = 200
 """Places that the width of a page is divided into."""
@@ -54,17 +54,18 @@ def in_reading_order(lines: list[Line], ruled: Callable[[], Sequence[float]] = t
     gutters = _gutters(lines)
     if gutters and (columns := _by_columns(lines, gutters)):
         return columns
-    return _downwards(_tables_by_row(lines, ruled))
+    lines = _tables_by_row(lines, ruled)
+    return _downwards(lines, _margins(lines))
 
 
 def same_row(a: Line, b: Line) -> bool:
     return abs(a.middle - b.middle) <= 0.4 * min(a.y1 - a.y0, b.y1 - b.y0)
 
 
-def _downwards(lines: list[Line]) -> list[Line]:
+def _downwards(lines: list[Line], margins: Set[int] = frozenset()) -> list[Line]:
     """Each line after all that lie above it and share some of its x, otherwise in the order given.
 
-    Lines that follow each other on one row stay together.
+    Lines that follow each other on one row stay together. `margins` share the x of all lines.
     """
     rows: list[list[Line]] = []
     for line in lines:
@@ -74,7 +75,14 @@ def _downwards(lines: list[Line]) -> list[Line]:
             rows.append([line])
     if len(rows) < 2:
         return lines
-    order = _topmost_first([_around(row) for row in rows])
+    boxes = [_around(row) for row in rows]
+    if margins:
+        wide = {id(lines[i]) for i in margins}
+        x0, x1 = min(line.x0 for line in lines), max(line.x1 for line in lines)
+        boxes = [
+            box._replace(x0=x0, x1=x1) if id(row[0]) in wide else box for row, box in zip(rows, boxes, strict=True)
+        ]
+    order = _topmost_first(boxes)
     if sum(b != a + 1 for a, b in pairwise(order)) > SCATTERED * len(order):
         return [lines[i] for row in _rows(lines) for i in row]
     return [line for i in order for line in rows[i]]
@@ -263,12 +271,20 @@ def _table_lines(lines: list[Line], places: list[int | None]) -> set[int]:
 
 
 def _margins(lines: list[Line]) -> set[int]:
-    """The first and the last line or row, where a wide gap parts it from the rest: header and footer."""
+    """Headers and footers: up to two rows at either end of the page that a wide gap parts from the rest, or whose cells
+    were drawn one after the other and leave much of the row empty."""
     rows = _rows(lines)
+    if len(rows) <= 2 * MIN_LINES:
+        return set()
+    width = max(line.x1 for line in lines) - min(line.x0 for line in lines)
     found: set[int] = set()
-    for outer, inner in ((rows[0], rows[1]), (rows[-1], rows[-2])) if len(rows) > 2 * MIN_LINES else ():
-        a, b = lines[outer[0]], lines[inner[0]]
-        if max(a.y0 - b.y1, b.y0 - a.y1) > 1.5 * a.size:
+    for inwards in (rows, rows[::-1]):
+        for outer, inner in islice(pairwise(inwards), 2):
+            a, b = lines[outer[0]], lines[inner[0]]
+            parted = max(a.y0 - b.y1, b.y0 - a.y1) > 1.5 * a.size
+            in_turn = len(outer) > 1 and max(outer) - min(outer) < len(outer)
+            if not parted and not (in_turn and sum(lines[i].x1 - lines[i].x0 for i in outer) < FULL * width):
+                break
             found.update(outer)
     return found
 

@@ -6,7 +6,9 @@ import re
 import statistics
 import unicodedata
 from itertools import pairwise
-from typing import NamedTuple
+
+from stages.parsers import pdf_bidi
+from stages.parsers.pdf_bidi import HEBREW, RIGHT_TO_LEFT, Character
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -29,10 +31,11 @@ STANDARD_ENCODING = {
 }  # fmt: skip
 """The upper half of Adobe's StandardEncoding (ISO 32000, annex D.2), through which unknown codes have gone."""
 
-RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 DIGITS = re.compile(
     "|".join(f"{d}(?:[.,/:\u066b\u066c]?{d})+" for d in ("[0-9]", "[\u0660-\u0669]", "[\u06f0-\u06f9]"))
 )
+BROKEN = re.compile(r"(?<!\S)\w (?:\S+ ){0,2}\w (?:\S+ ){0,2}\w(?!\S)")
+"""Single letters, close to each other."""
 SPREAD = re.compile(r"(?:(?<!\S)\w (?=\w(?: |$))){5,}\w(?!\S)", re.MULTILINE)
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 ACCENTED = re.compile(r"[\u00c0-\u00ff\u0160\u0161\u017d\u017e\u0152\u0153\u0178]+")
@@ -53,16 +56,9 @@ def cmap_codec(name: str) -> str | None:
 
 def needs_positions(text: str) -> bool:
     """Whether text may have been put in the wrong order, or spread, so that only the characters' places tell."""
-    return bool(SPREAD.search(text)) or (bool(RIGHT_TO_LEFT.search(text)) and bool(DIGITS.search(text)))
-
-
-class Character(NamedTuple):
-    """A character with its left and right edge and the x of its origin, in points."""
-
-    text: str
-    left: float
-    right: float
-    x: float
+    if SPREAD.search(text) or BROKEN.search(text) or HEBREW.search(text):
+        return True
+    return bool(RIGHT_TO_LEFT.search(text) and DIGITS.search(text))
 
 
 class Drawn:
@@ -85,20 +81,37 @@ class Drawn:
 
 
 def by_position(characters: list[Character], upright: bool) -> str:
-    """The text of a line from its characters in reading order.
+    """The text of a line from its characters, in reading order as far as the library knows it.
 
-    Numbers run from left to right in every script: a run of digits whose places fall is turned round. Letters that a
-    blank parts only because of wide tracking are joined again.
+    Hebrew is read from right to left. Elsewhere a run of digits whose places fall is turned
+    round: numbers run from left to right in every script. Blanks that only wide tracking has made are left out.
     """
     text = "".join(c.text for c in characters)
     if not upright or len(text) != len(characters):
         return text
+    if HEBREW.search(text) and (ordered := pdf_bidi.from_the_right(characters)):
+        return ordered
     for match in DIGITS.finditer(text):
         start, end = match.span()
         xs = [c.x for c in characters[start:end]]
         if all(a > b for a, b in pairwise(xs)):
             text = text[:start] + text[start:end][::-1] + text[end:]
-    return _joined(text, characters) if SPREAD.search(text) else text
+    if SPREAD.search(text):
+        return _joined(text, characters)
+    return _at_pitch(text, characters) if BROKEN.search(text) else text
+
+
+def _at_pitch(text: str, characters: list[Character]) -> str:
+    """In a line whose letters stand at one distance, leave out the blanks that do not take a place of their own."""
+    shown = [i for i, c in enumerate(characters) if not c.text.isspace()]
+    steps = [characters[b].x - characters[a].x for a, b in pairwise(shown) if b == a + 1]
+    if len(steps) < 5:
+        return text
+    pitch = statistics.median(steps)
+    if sum(abs(step - pitch) < 0.02 * pitch for step in steps) < 0.9 * len(steps):
+        return text
+    needless = {a + 1 for a, b in pairwise(shown) if b == a + 2 and characters[b].x - characters[a].x < 1.5 * pitch}
+    return "".join(c for i, c in enumerate(text) if i not in needless)
 
 
 def _joined(text: str, characters: list[Character]) -> str:

@@ -23,14 +23,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from stages.parsers.document import Options
-from stages.parsers.frames import HEAD, SMALL, head
+from stages.parsers.frames import READ_BYTES, SMALL, head, take_frame
 
 START_S = 60.0
 """A worker that is not ready by then will never be: a broken installation, not a document's fault."""
 
 AHEAD_BYTES = 1 << 20
 AHEAD_DOCUMENTS = 64
-READ_BYTES = 1 << 18
 PIPE_BYTES = 1 << 20
 
 
@@ -177,17 +176,8 @@ class Process:
         return bool(data)
 
     def _take(self) -> Answer | None:
-        if len(self._incoming) < HEAD.size:
-            return None
-        meta_size, body_size = HEAD.unpack_from(self._incoming)
-        size = HEAD.size + meta_size + body_size
-        if len(self._incoming) < size:
-            return None
-        with memoryview(self._incoming) as view:
-            meta = bytes(view[HEAD.size : HEAD.size + meta_size])
-            text = bytes(view[HEAD.size + meta_size : size])
-        del self._incoming[:size]
-        return Answer(json.loads(meta) if meta else {}, text)
+        frame = take_frame(self._incoming)
+        return frame and Answer(json.loads(frame[0]) if frame[0] else {}, frame[1])
 
 
 _idle: dict[tuple[int, Spec], list[Process]] = {}
@@ -223,7 +213,9 @@ def parse_all(requests: Iterable[Request], spec: Spec) -> Iterator[Answer]:
                 worker = None
             if not answer.meta:  # a beat
                 continue
-            sent.popleft()
+            request = sent.popleft()
+            if answer.meta.get("unchanged"):
+                answer = Answer(answer.meta, bytes(request.content))
             if answer.meta.get("last") and worker is not None:
                 worker.wait()
                 worker = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from stages.parsers.document import Parser
+from stages.parsers.document import Parser, Refusal
 
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 PPTX = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
@@ -61,16 +61,26 @@ LIBRARIES = (
 
 
 def load(entry: Entry) -> Parser:
-    """Import the function at `entry`, and the libraries that it needs. Raises ImportError or AttributeError."""
+    """Import the function at `entry`, and the libraries that it needs. Raises Refusal (`missing_library`)."""
     module, _, function = entry.path.partition(":")
-    for name in entry.imports:
-        importlib.import_module(name)
-    found = getattr(importlib.import_module(module), function)
+    try:
+        for name in entry.imports:
+            importlib.import_module(name)
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        message = f"{entry.path} cannot be loaded: {error}; install what it needs, or name another one in `parsers`"
+        raise Refusal("missing_library", message) from error
     if not callable(found):
-        raise ImportError(f"{entry.path} is not a function")
+        raise Refusal("missing_library", f"{entry.path} is not a function; name one in `parsers`")
     return found
 
 
 def versions() -> dict[str, str]:
-    """Distribution -> version of the parsing libraries."""
-    return {name: version(name) for name in LIBRARIES}
+    """Distribution -> version of the parsing libraries that are installed."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -3,7 +3,7 @@
 Frames are plain data, so that the parent never unpickles what a process that touched hostile bytes has sent:
 
     request:   meta: JSON {name, media_type};      body: the document's bytes
-    response:  meta: JSON (see `_ok` and `_lost`); body: the text in UTF-8
+    response:  meta: JSON (see `_ok` and `_lost`); body: the text in UTF-8, or nothing where it is `unchanged`
 
 Run as `python -m stages.parsers.worker IN_FD OUT_FD`; the first request's meta is the configuration. It ends at the end
 of IN_FD, so it does not outlive its parent: a document that would keep it longer is cut off by its own alarm clock.
@@ -17,15 +17,19 @@ import re
 import resource
 import signal
 import sys
+import time
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 from stages.parsers import registry, sniff
 from stages.parsers.document import Document, Options, Parser, Refusal, Source
-from stages.parsers.frames import read_frame, write_frame
+from stages.parsers.frames import FrameReader, write_frame
 
 GRACE_S = 5.0
 """The parent kills first; the alarm is for a child whose parent is gone."""
+
+LOOK_AT_MEMORY = 1 << 20
+"""Bytes of documents after which the process looks at how much memory it has taken."""
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -35,10 +39,9 @@ ALLOCATION_FAILED = re.compile(r"\b[mc]alloc\b.*failed|bad_alloc|cannot allocate
 
 
 def main() -> None:
-    requests = os.fdopen(int(sys.argv[1]), "rb", buffering=1 << 20)
-    responses = os.fdopen(int(sys.argv[2]), "wb", buffering=0)
+    requests, responses = FrameReader(int(sys.argv[1])), int(sys.argv[2])
     _silence()
-    first = read_frame(requests)
+    first = requests.read()
     if first is None:
         return
     spec = json.loads(first[0])
@@ -48,39 +51,67 @@ def main() -> None:
 
 
 def serve(
-    requests: BinaryIO,
-    responses: BinaryIO,
+    requests: FrameReader,
+    responses: int,
     options: Options,
     parsers: dict[str, str],
     timeout_s: float,
     memory_mb: int,
 ) -> None:
-    """Answer requests until they end."""
+    """Answer requests until they end. System calls are few: they are most of what a small document costs here."""
     table = registry.PARSERS | {media_type: registry.Entry(path) for media_type, path in parsers.items()}
     loaded: dict[str, Parser] = {}
+    alarm = Alarm(timeout_s)
 
     def find(media_type: str) -> Parser:
         if media_type not in loaded:
-            _alarm(timeout_s + GRACE_S)
             loaded[media_type] = registry.load(table[media_type])
             write_frame(responses, b"", b"")  # a beat: the document's clock starts after the imports
-            _alarm(timeout_s + GRACE_S)
+            alarm.set(anew=True)
         return loaded[media_type]
 
     write_frame(responses, b"", b"")
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + memory_mb * 512
-    while (frame := read_frame(requests)) is not None:
-        request, content = json.loads(frame[0]), frame[1]
-        _alarm(timeout_s + GRACE_S)
-        meta, text = _answer(request, content, options, frozenset(table), find)
-        _alarm(0)
-        # A process that came near its limit starts afresh, so that what one document leaves behind hurts no other.
-        meta["last"] = meta.get("reason") == "memory_limit" or (
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > peak_kb
-        )
-        write_frame(responses, json.dumps(meta).encode(), text)
-        if meta["last"]:
+    peak_kb = _peak_kb() + memory_mb * 512
+    since = 0
+    while True:
+        if not requests.at_hand():
+            alarm.off()
+        frame = requests.read()
+        if frame is None:
             return
+        request, content = json.loads(frame[0]), frame[1]
+        alarm.set()
+        meta, text = _answer(request, content, options, frozenset(table), find)
+        if text == content and text:
+            meta["unchanged"], text = True, b""
+        since += len(content) + LOOK_AT_MEMORY // 16
+        # A process that came near its limit starts afresh, so that what one document leaves behind hurts no other.
+        if meta.get("reason") == "memory_limit" or (since > LOOK_AT_MEMORY and _peak_kb() > peak_kb):
+            meta["last"] = True
+        since = 0 if since > LOOK_AT_MEMORY else since
+        write_frame(responses, json.dumps(meta).encode(), text)
+        if "last" in meta:
+            return
+
+
+class Alarm:
+    """Death by SIGALRM, whose default action also ends a loop in C. Setting it again costs nothing as long as it has
+    the document's time ahead of it."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._due = 0.0
+
+    def set(self, anew: bool = False) -> None:
+        now = time.monotonic()
+        if anew or self._due < now + self._timeout_s + GRACE_S / 2:
+            signal.setitimer(signal.ITIMER_REAL, self._timeout_s + GRACE_S)
+            self._due = now + self._timeout_s + GRACE_S
+
+    def off(self) -> None:
+        if self._due:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._due = 0.0
 
 
 def parse(
@@ -129,14 +160,19 @@ def _answer(
         return _lost("failed", "damaged", f"the parser gave up: {error or 'no message'}", type(error).__name__)
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, default=str, sort_keys=True).encode
+
+
 def _ok(media_type: str, document: Document) -> tuple[dict[str, Any], bytes]:
+    """The texts of headings stay out: they are where their ranges are in the document's text."""
+    headings, pages = document.headings, document.pages
     meta = {
         "status": "ok",
         "media_type": media_type,
         "title": scrub(document.title),
-        "metadata": json.dumps(scrub(document.metadata), ensure_ascii=False, default=str, sort_keys=True),
-        "pages": document.pages or None,
-        "headings": [(level, scrub(text), start, end) for level, text, start, end in document.headings],
+        "metadata": _encode(scrub(document.metadata)),
+        "pages": [[p.page for p in pages], [p.start for p in pages], [p.end for p in pages]] if pages else None,
+        "headings": [[h.level for h in headings], [h.start for h in headings], [h.end for h in headings]],
     }
     return meta, document.text.replace("\0", REPLACEMENT).encode("utf-8", "replace")
 
@@ -176,9 +212,8 @@ def _limit_memory(memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _alarm(seconds: float) -> None:
-    """Die (SIGALRM's default action, which also ends a loop in C) after `seconds`; 0 calls it off."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+def _peak_kb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -284,30 +283,21 @@ def test_the_endpoint_comes_from_the_environment_where_no_option_says(monkeypatc
     assert lancedb.storage_options_for("/local", {}) == {}
 
 
-def test_s3_holds_what_a_directory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_holds_what_a_directory_holds(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     import s3fs
 
-    place = Path(__file__).parents[1] / "services" / "seaweed.py"
-    found = spec_from_file_location("seaweed", place)
-    assert found is not None
-    assert found.loader is not None
-    module = module_from_spec(found)
-    found.loader.exec_module(module)
-    with module.seaweed(tmp_path) as server:
-        s3fs.S3FileSystem(key=server["key"], secret=server["secret"], endpoint_url=server["endpoint"]).mkdir(
-            "s3://docs"
-        )
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server["endpoint"])
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server["key"])
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server["secret"])
-        sink = WriteLancedb(uri="s3://docs/lance", table="docs")
-        sink.check()
-        state = sink.publish(first())
-        assert content(sink) == first().all()
-        state = sink.publish(second().after(state))
-        assert content(sink) == second().all()
-        assert sink.publish(second().after(state)) == state
-        assert lancedb.search(opened(sink), "fulltext", 1, "5 of e")[0]["doc_id"] == "e"
+    s3fs.S3FileSystem(key=s3["key"], secret=s3["secret"], endpoint_url=s3["endpoint"]).mkdir("s3://lance-docs")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3["endpoint"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3["secret"])
+    sink = WriteLancedb(uri="s3://lance-docs/lance", table="docs")
+    sink.check()
+    state = sink.publish(first())
+    assert content(sink) == first().all()
+    state = sink.publish(second().after(state))
+    assert content(sink) == second().all()
+    assert sink.publish(second().after(state)) == state
+    assert lancedb.search(opened(sink), "fulltext", 1, "5 of e")[0]["doc_id"] == "e"
 
 
 PUBLISH = """

@@ -40,6 +40,7 @@ def seaweed(directory: Path) -> Iterator[dict[str, str]]:
         f"-s3.config={config}",
     ]
     command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=0"]
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # not needed, and their ports are fixed
     command += [f"-{name}={port}" for name, port in ports.items()]
     endpoint = f"http://127.0.0.1:{ports['s3.port']}"
     with (directory / "weed.log").open("wb") as log:
