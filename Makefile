@@ -56,7 +56,7 @@ samples: $(INSTALLED)  ## make the sample documents that are not plain text agai
 
 # Pins that hold stay; UPGRADE=--upgrade takes the newest of everything.
 LOCK = pip compile pyproject.toml --python-version 3.11 --quiet \
-	--no-header --no-annotate --extra dev --extra models --extra ocr $(UPGRADE)
+	--no-header --no-annotate --extra dev --extra models $(UPGRADE)
 lock: $(INSTALLED)  ## pin what pyproject.toml asks for in requirements/
 	requirements/uv.sh cpu $(LOCK) --extra cpu --override requirements/cpu-overrides.txt --output-file requirements/cpu.txt
 	requirements/uv.sh gpu $(LOCK) --extra gpu --output-file requirements/gpu.txt

@@ -98,6 +98,20 @@ def list_sources(uris: Iterable[str], selection: Selection, options: dict[str, A
                 yield source
 
 
+def lists_below(uri: str, selection: Selection, place: str) -> bool:
+    """Whether listing the folder `uri` would go into the folder `place`."""
+    if is_remote(uri) != is_remote(place) or glob.has_magic(uri):
+        return False
+    if is_remote(uri):
+        root, inside = uri.rstrip("/"), place.rstrip("/")
+    else:
+        root, inside = (os.path.realpath(local_path(path)) for path in (uri, place))
+    if inside == root:
+        return True
+    relative = inside.removeprefix(f"{root.rstrip('/')}/")
+    return relative != inside and Filter(selection).enters(relative)
+
+
 def is_remote(uri: str) -> bool:
     return "://" in uri and not uri.startswith("file://")
 

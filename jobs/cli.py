@@ -99,7 +99,7 @@ def plan(file: Path, overrides: tuple[str, ...], run_dir: str | None) -> None:
     from pipelines.plan import describe
 
     pipeline = _load(file, overrides)
-    pipeline.check()
+    pipeline.check(run_dir)
     click.echo(describe(pipeline, run_dir))
 
 

@@ -94,6 +94,9 @@ def update(before: Catalogue, read: Read, forget: pa.Array | None = None) -> Cat
     listed = _listing(read)
     new_keys, old_keys = _keys(listed), _keys(before.table)
     keep = pc.is_in(old_keys, new_keys)
+    # A folder that cannot be listed just now has not lost its documents.
+    for folder in listed.filter(pc.equal(listed["reason"], "unreadable"))["uri"].to_pylist():
+        keep = pc.or_(keep, pc.starts_with(before.table["uri"], f"{folder}/"))
     if forget is not None and len(forget):
         keep = pc.and_(keep, pc.invert(pc.is_in(before.table["uri"], forget)))
     fresh = listed.filter(pc.invert(pc.is_in(new_keys, old_keys.filter(keep))))

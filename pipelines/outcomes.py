@@ -45,6 +45,14 @@ def failed_sources(run_dir: Place) -> pa.Array:
     return pc.unique(pa.concat_arrays([uris, files]))
 
 
+def forget_failed(run_dir: Place) -> None:
+    """Leave out the failed rows, once their documents are down for another try: a second request to try the failed
+    ones again, after a kill, must not begin anew with those that have had it."""
+    kept = read(run_dir, "dropped")
+    with writer(run_dir) as write:
+        write(kept)
+
+
 def summary(run_dir: Place) -> list[dict[str, Any]]:
     """How many rows ended at each stage, by status and reason; the most frequent first."""
     groups = read(run_dir).group_by(["stage", "status", "reason"]).aggregate([([], "count_all")])

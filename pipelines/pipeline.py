@@ -14,6 +14,7 @@ from stages.checkpoint import Checkpoint
 from stages.core.errors import ConfigError, nearest
 from stages.core.sink import Sink
 from stages.core.stage import Stage
+from stages.read import Read
 
 if TYPE_CHECKING:
     from pipelines.run import RunResult
@@ -59,11 +60,14 @@ class Pipeline:
         self._check_columns()
 
     def _check_order(self) -> None:
-        if not self.stages or not self.stages[0].reads:
+        if not self.stages or not isinstance(self.stages[0], Read):
             raise ConfigError("stages", "the first stage must be one that reads, such as `read`")
         for number, stage in enumerate(self.stages[1:], 2):
             if stage.reads:
                 raise ConfigError("stages", f"stage {number} ({stage.label}) reads; only the first can")
+        fanning = [stage.label for stage in self.transforms[1:] if stage.fans_out]
+        if len(fanning) > 1:
+            raise ConfigError(fanning[1], f"makes several rows of one, after '{fanning[0]}' has: one such stage can be")
         if len(self.transforms) == 1 and not self.sinks:
             raise ConfigError("stages", "nothing follows the first stage: add one that works on what is read")
 
@@ -87,10 +91,24 @@ class Pipeline:
                     )
             columns = stage.output_columns(columns)
 
-    def check(self) -> None:
+    def check(self, run_dir: str | None = None) -> None:
         """Ask every stage whether its configuration can work here. Raises ConfigError; starts nothing."""
         for stage in self.stages:
             stage.check()
+        places = {f"{sink.label}.uri": sink.uri for sink in self.sinks} | ({"run_dir": run_dir} if run_dir else {})
+        for where, place in places.items():
+            if self.reader.reads_below(place):
+                raise ConfigError(
+                    where,
+                    f"{place} lies where documents are read from, and would be read at the next run: "
+                    f"choose a place outside of {self.reader.label}.uri, or name it in {self.reader.label}.exclude",
+                )
+
+    @property
+    def reader(self) -> Read:
+        first = self.stages[0]
+        assert isinstance(first, Read)
+        return first
 
     @property
     def sinks(self) -> tuple[Sink, ...]:

@@ -72,7 +72,7 @@ def checkpoints(pipeline: Pipeline, run_dir: Place) -> tuple[Checkpoint, ...]:
 def plan(pipeline: Pipeline, run_dir: Place, *, retry_failed: bool = False) -> Plan:
     """List the sources and hold them against what the run directory has. Changes nothing."""
     forget = outcomes.failed_sources(run_dir) if retry_failed else None
-    known = catalogue.update(catalogue.load(run_dir), pipeline.stages[0], forget)  # type: ignore[arg-type]
+    known = catalogue.update(catalogue.load(run_dir), pipeline.reader, forget)
     units = list(known.units())
     points = checkpoints(pipeline, run_dir)
     committed = tuple(point.committed() for point in points)
@@ -92,7 +92,7 @@ def run(pipeline: Pipeline, run_dir: str, *, retry_failed: bool = False, quiet: 
     """
     from pipelines import cluster
 
-    pipeline.check()
+    pipeline.check(run_dir)
     place = Place(run_dir)
     if problem := place.writable():
         raise ConfigError("run_dir", f"{run_dir} cannot be written to: {problem}")
@@ -106,11 +106,13 @@ def _run(pipeline: Pipeline, place: Place, retry_failed: bool, quiet: bool) -> R
     started = time.time()
     todo = plan(pipeline, place, retry_failed=retry_failed)
     if not todo.units:
-        raise ConfigError(f"{pipeline.stages[0].label}.uri", "there is no document under it that the patterns accept")
+        raise ConfigError(f"{pipeline.reader.label}.uri", "there is no document under it that the patterns accept")
     previous = json.loads(place.read_or_none(RUN_FILE) or b"{}")
     state = {"units": [unit.name for unit in todo.units], "marks": [mark.directory for mark in pipeline.marks]}
     digest = _digest(state)
     catalogue.save(place, todo.catalogue)
+    if retry_failed:
+        outcomes.forget_failed(place)
     place.update(CONFIG_FILE, pipeline.to_yaml().encode())
     record: dict[str, Any] = {
         "pipeline": pipeline.name,
@@ -221,6 +223,7 @@ def _clean_up(todo: Plan) -> None:
     live = {unit.id for unit in todo.units}
     for point, committed in zip(todo.checkpoints, todo.committed, strict=True):
         point.place.remove([f"{unit}.parquet" for unit in sorted(committed - live)])
+        point.place.remove(point.place.leftovers())
 
 
 @contextlib.contextmanager

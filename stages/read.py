@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydantic import ByteSize, Field, field_validator
 
 from connectors import rows
-from connectors.sources import Selection, Source, is_remote, list_sources
+from connectors.sources import Selection, Source, is_remote, list_sources, lists_below
 from connectors.storage import open_uri, store_errors
 from stages.core.errors import ConfigError
 from stages.core.outcome import OUTCOMES, Result, outcomes, printable
@@ -82,6 +82,11 @@ class Read(Stage):
     def check(self) -> None:
         for uri in self.uri:
             next(self._listed([uri]), None)
+
+    def reads_below(self, place: str) -> bool:
+        """Whether what is written to the folder `place` would be read as documents."""
+        selection = Selection(self.include, self.exclude, self.hidden)
+        return any(lists_below(uri, selection, place) for uri in self.uri)
 
     def sources(self) -> Iterator[Source]:
         """Everything there is to read, lazily. Raises ConfigError where a URI names nothing."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from stages.core.stage import Stage
+from stages.core.stage import Stage, operational
 
 
 class Delivery(Protocol):
@@ -49,11 +49,13 @@ class Delivery(Protocol):
 
 
 class Sink(Stage):
-    """A stage that hands committed rows to an outside system after the run's work is committed.
+    """A stage that hands committed rows to an outside system, at `uri`, after the run's work is committed.
 
     `publish` may be killed anywhere and is then called again: it must end with the output holding exactly the rows of
     `delivery.units`, none missing and none twice, and must not rewrite what is there already.
     """
+
+    uri: str = operational(min_length=1, description="a place of its own, local or s3://")
 
     def publish(self, delivery: Delivery) -> dict[str, Any]:
         """Make the output hold exactly the delivery's rows.

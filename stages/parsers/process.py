@@ -252,6 +252,8 @@ def _send_ahead(worker: Process, todo: Iterator[Request], sent: deque[Request]) 
         sent.append(request)
         size += len(request.content)
         worker.send(request)
+        if len(sent) == 1:  # it begins while the others are put together
+            worker.write()
     worker.write()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from connectors.sources import Source
 from connectors.storage import Place
 from pipelines import catalogue
 from pipelines.catalogue import Catalogue, Unit
@@ -217,3 +219,25 @@ def test_random_changes_never_lose_a_document_nor_use_a_name_twice(docs: Path) -
 def test_members_of_a_unit_stay_side_by_side() -> None:
     table = catalogue.SCHEMA.empty_table()
     assert list(Catalogue(table).units()) == []
+
+
+class Blinded(Read):
+    """A listing in which a folder cannot be looked into."""
+
+    folder: str
+
+    def sources(self) -> Iterator[Source]:
+        kept = (source for source in super().sources() if not source.uri.startswith(f"{self.folder}/"))
+        yield from kept
+        yield Source(self.folder, self.folder.encode(), version="unread", reason="unreadable", message="not now")
+
+
+def test_a_folder_that_cannot_be_listed_keeps_its_documents(docs: Path) -> None:
+    (docs / "deep").mkdir()
+    write(docs / "deep" / "a.txt", "deep text", 1)
+    before = {uri for unit in updated() for uri in unit.sources["uri"].to_pylist()}
+    (docs / "0.txt").unlink()
+    after = {
+        uri for unit in updated(Blinded(uri="docs", folder="docs/deep")) for uri in unit.sources["uri"].to_pylist()
+    }
+    assert after == before - {"docs/0.txt"} | {"docs/deep"}

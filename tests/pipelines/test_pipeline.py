@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -130,3 +131,24 @@ def test_outputs_say_what_they_are() -> None:
 def test_checks_are_those_of_the_stages() -> None:
     with pytest.raises(ConfigError, match=r"read\.uri"):
         Pipeline("p", [Read(uri="/nowhere/at/all"), Shout()]).check()
+
+
+@pytest.mark.parametrize("out", ["docs", "docs/out", "./docs/deep/er"])
+def test_outputs_among_the_documents_are_refused(work: Path, out: str) -> None:
+    (work / "docs").mkdir()
+    with pytest.raises(ConfigError, match=r"write_parquet\.uri: .*read\.exclude"):
+        Pipeline("p", [Read(uri="docs"), Shout(), WriteParquet(uri=out)]).check()
+    with pytest.raises(ConfigError, match="run_dir"):
+        Pipeline("p", [Read(uri="docs"), Shout()]).check(out)
+
+
+def test_outputs_among_the_documents_are_fine_where_they_are_excluded(work: Path) -> None:
+    (work / "docs").mkdir()
+    read = Read(uri="docs", exclude="out/")
+    Pipeline("p", [read, Shout(), WriteParquet(uri="docs/out/parquet")]).check("docs/.run")
+    Pipeline("p", [read, Shout(), WriteParquet(uri="docs-out")]).check("docs2/run")
+
+
+def test_only_one_stage_fans_out() -> None:
+    with pytest.raises(ConfigError, match="several rows of one"):
+        Pipeline("p", [READ, Shout(), Words(), Words(name="again")])
