@@ -123,16 +123,19 @@ def _longest(place: str, steps: list[tuple[str, dict[str, Any]]]) -> tuple[str, 
     return stage, dot, field
 
 
-def dump(pipeline: Pipeline) -> str:
-    """YAML that `load` reads back to the same pipeline, but for credentials, which are masked."""
-    stages = [{stage.kind(): settings(stage)} for stage in pipeline.stages]
+def dump(pipeline: Pipeline, *, resolved: bool = False) -> str:
+    """YAML that `load` reads back to the same pipeline, but for credentials, which are masked.
+
+    With `resolved`, fields at their defaults are spelt out too: defaults may be others in another version.
+    """
+    stages = [{stage.kind(): settings(stage, resolved)} for stage in pipeline.stages]
     config = {"name": pipeline.name, "max_failed": pipeline.max_failed, "stages": stages}
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)
 
 
-def settings(stage: Stage) -> dict[str, Any]:
-    """The fields of a stage that are not at their defaults, credentials masked."""
-    fields: dict[str, Any] = _masked(stage.model_dump(mode="json", exclude_defaults=True))
+def settings(stage: Stage, resolved: bool = False) -> dict[str, Any]:
+    """The fields of a stage, all or those that are not at their defaults, credentials masked."""
+    fields: dict[str, Any] = _masked(stage.model_dump(mode="json", exclude_defaults=not resolved))
     return fields
 
 

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from typing import Any
 
 from connectors.storage import Place
-from pipelines import catalogue, ledger, outcomes
+from pipelines import catalogue, config, ledger, outcomes
 from pipelines.catalogue import Unit
 from pipelines.checkpoint import DIRECTORY, Checkpoint
 from pipelines.delivery import CommittedRows
@@ -113,7 +113,7 @@ def _run(pipeline: Pipeline, place: Place, retry_failed: bool, quiet: bool) -> R
     catalogue.save(place, todo.catalogue)
     if retry_failed:
         outcomes.forget_failed(place)
-    place.update(CONFIG_FILE, pipeline.to_yaml().encode())
+    place.update(CONFIG_FILE, config.dump(pipeline, resolved=True).encode())
     record: dict[str, Any] = {
         "pipeline": pipeline.name,
         "run_id": uuid.uuid4().hex[:12],

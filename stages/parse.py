@@ -196,7 +196,7 @@ def _lists(kind: pa.DataType, columns: list[list[list[Any]] | None]) -> pa.Array
     values = pa.StructArray.from_arrays(
         [pa.array(values, field.type) for values, field in zip(flat, fields, strict=True)], fields=fields
     )
-    return pa.ListArray.from_arrays(offsets, values, kind, mask=pa.array([not row for row in columns]))
+    return pa.ListArray.from_arrays(offsets, values, kind, mask=pa.array([not row for row in columns], pa.bool_()))
 
 
 def _joined(had: str | None, found: str) -> str:

@@ -26,18 +26,34 @@ def parse(content: bytes, source: Source) -> Document:
     return out.document(_header(message, "subject") or None, metadata)
 
 
-def _add(message: Message, out: TextBuilder, attachments: list[str], depth: int) -> None:
-    assert isinstance(message, EmailMessage)
-    body = message.get_body(preferencelist=("plain", "html"))
-    if body is not None:
-        _add_body(body, out)
-    for part in message.iter_attachments() if message.is_multipart() else ():
-        if part.get_content_type() == "message/rfc822" and depth < MAX_DEPTH:
-            for inner in part.iter_parts() if part.is_multipart() else ():
-                out.heading(depth + 1, _header(inner, "subject"))
-                _add(inner, out, attachments, depth + 1)
-        elif name := part.get_filename():
-            attachments.append(one_line(name))
+def _add(part: Message, out: TextBuilder, attachments: list[str], depth: int) -> None:
+    """Append what a part shows: of alternatives the plain one, of mixed parts all, of the rest the name."""
+    kind = part.get_content_type()
+    if part.is_multipart() and depth < MAX_DEPTH:
+        inner = [p for p in part.get_payload() if isinstance(p, Message)]
+        if kind == "message/rfc822":
+            for message in inner:
+                out.heading(depth + 1, _header(message, "subject"))
+                _add(message, out, attachments, depth + 1)
+        elif kind == "multipart/alternative":
+            body = part.get_body(("plain", "html")) if isinstance(part, EmailMessage) else None
+            if body is not None:
+                _add_body(body, out)
+            inner = [p for p in inner if not p.get_content_type().startswith(("text/", "multipart/"))]
+        if kind != "message/rfc822":
+            for each in inner:
+                _add(each, out, attachments, depth)
+    elif kind in ("text/plain", "text/html") and part.get_content_disposition() != "attachment" and not _name(part):
+        _add_body(part, out)
+    elif name := _name(part):
+        attachments.append(name)
+
+
+def _name(part: Message) -> str:
+    try:
+        return one_line(part.get_filename())
+    except (ValueError, IndexError, AttributeError, TypeError):  # the standard library's parser on broken headers
+        return ""
 
 
 def _add_body(body: Message, out: TextBuilder) -> None:

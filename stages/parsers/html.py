@@ -1,4 +1,8 @@
-"""HTML: the main content (trafilatura) or the whole page, as blocks with headings and a line per table row."""
+"""HTML: the main content or the whole page, as blocks with headings and a line per table row.
+
+The main content is what the page itself marks as such (main, role="main", an only article); where it marks nothing,
+trafilatura finds it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,11 @@ from stages.parsers.document import Document, Source, TextBuilder, described, on
 from stages.parsers.text import decode, plain
 
 NEARLY_NOTHING = 200
-"""A main content of fewer characters is believed only where it is a fair share of a page that is no mere note."""
-
 FAIR_SHARE = 0.2
+"""A main content that was guessed is believed from so many characters and such a share of the page."""
+
+NOTE = 50
+"""A main content that the page marks as such is believed from so many characters."""
 
 DECLARED = re.compile(
     rb"""<meta[^>]{0,300}?charset\s*=\s*["']?\s*([\w-]+)|<\?xml[^>]{0,200}?encoding=["']([\w-]+)""", re.I
@@ -79,7 +85,6 @@ BLOCKS = frozenset(
         "list",
         "item",
         "quote",
-        "code",
         "row",
         "table",
         "caption",
@@ -93,20 +98,22 @@ BLOCKS = frozenset(
 ITEMS = frozenset(("li", "item", "dt", "dd", "option"))
 INLINE_PARENTS = frozenset(("p", "item", "cell", "head", "quote", "hi", "ref"))
 MAIN = "main-content"
+ASIDE_TAGS = frozenset(("nav", "aside", "footer"))
+ASIDE_ROLES = frozenset(("navigation", "complementary", "contentinfo", "search"))
+PERMALINKS = frozenset("¶§#🔗")
+"""Links from a heading to itself."""
+
+# Stand for white space that trafilatura would fold.
+KEPT = {"\n": "\ue0a0", " ": "\ue0a1", "\t": "\ue0a2"}
+KEEP = str.maketrans(KEPT)
+RESTORE = str.maketrans({mark: blank for blank, mark in KEPT.items()})
+
 LEVELS = {f"h{level}": level for level in range(1, 7)}
 
 
 def parse(content: bytes, source: Source) -> Document:
     root, encoding = tree(content)
-    out = TextBuilder()
-    main = _main_content(root) if source.options.html == "main" else None
-    if main is not None:
-        append_page(out, main)
-    whole = TextBuilder()
-    if out.length < NEARLY_NOTHING:
-        append_page(whole, root)
-        if out.length < FAIR_SHARE * whole.length or whole.length < 2 * NEARLY_NOTHING:
-            out = whole
+    out = _main_text(root) if source.options.html == "main" else _text_of(root)
     metadata = described(
         encoding=encoding,
         language=root.get("lang") or root.get("{http://www.w3.org/XML/1998/namespace}lang"),
@@ -114,6 +121,24 @@ def parse(content: bytes, source: Source) -> Document:
         description=_meta(root, "description"),
     )
     return out.document(_title(root, out), metadata)
+
+
+def _main_text(root: Any) -> TextBuilder:
+    """The main content; the page without its asides, or as a whole, where next to nothing else is left."""
+    marked = _text_of(_marked_content(root), asides=False)
+    if marked.length >= NOTE:
+        return marked
+    main, page = _text_of(_main_content(root)), _text_of(root, asides=False)
+    if main.length >= FAIR_SHARE * page.length and min(main.length, page.length) >= NEARLY_NOTHING:
+        return main
+    return page if page.length >= NOTE else _text_of(root)
+
+
+def _text_of(root: Any | None, asides: bool = True) -> TextBuilder:
+    out = TextBuilder()
+    if root is not None:
+        append_page(out, root, asides)
+    return out
 
 
 def tree(content: bytes, charset: str | None = None) -> tuple[Any, str]:
@@ -177,8 +202,11 @@ class _Flattener(HTMLParser):
             etree.SubElement(self._body, tag).text = CONTROL.sub("", text)
 
 
-def append_page(out: TextBuilder, root: Any) -> None:
-    """Append the text of an element tree, block by block. Iterates: pages nest deeper than Python recurses."""
+def append_page(out: TextBuilder, root: Any, asides: bool = True) -> None:
+    """Append the text of an element tree, block by block, with or without navigation, side bars and footers.
+
+    Iterates: pages nest deeper than Python recurses.
+    """
     from lxml import etree
 
     words: list[str] = []
@@ -196,7 +224,7 @@ def append_page(out: TextBuilder, root: Any) -> None:
     def flush(kind: str = "block") -> None:
         text = "".join(words)
         words.clear()
-        add(text.strip("\n").rstrip() if preformatted else _tidy(text), kind)
+        add(text.strip("\n").rstrip() if preformatted else _tidy(text).translate(RESTORE), kind)
 
     walker = etree.iterwalk(root, events=("start", "end"))
     for event, element in walker:
@@ -215,7 +243,7 @@ def append_page(out: TextBuilder, root: Any) -> None:
             out.heading(level, one_line("".join(_strings(element))))
             before = "heading"
             walker.skip_subtree()
-        elif not tag or tag in SKIPPED:
+        elif not tag or tag in SKIPPED or (not asides and _is_aside(element, tag)):
             walker.skip_subtree()
         elif tag in ("tr", "row"):
             flush()
@@ -267,13 +295,34 @@ def _strings(element: Any) -> list[str]:
     return found
 
 
+def _is_aside(element: Any, tag: str) -> bool:
+    if tag in ASIDE_TAGS or element.get("role") in ASIDE_ROLES or element.get("aria-hidden") == "true":
+        return True
+    if tag == "li" and len(element) == 1 and element[0].get("hreflang"):  # the page in other languages
+        return True
+    return tag == "a" and len(element) == 0 and (element.text or "").strip() in PERMALINKS
+
+
+def _marked_content(root: Any) -> Any | None:
+    """The element that the page says is its main content; None where it names none or several."""
+    found = root.xpath("//main[not(ancestor::main)] | //*[@role='main'][not(self::main) and not(ancestor::main)]")
+    found = found or root.xpath("//article[not(ancestor::article)]")
+    return found[0] if len(found) == 1 else None
+
+
 def _main_content(root: Any) -> Any | None:
     from copy import deepcopy
 
     import trafilatura
 
+    page = deepcopy(root)
+    for block in page.iter("pre"):
+        for element in block.iter("*"):
+            element.text = element.text and element.text.translate(KEEP)
+            if element is not block:
+                element.tail = element.tail and element.tail.translate(KEEP)
     try:
-        found = trafilatura.bare_extraction(deepcopy(root), include_comments=False, favor_recall=True)
+        found = trafilatura.bare_extraction(page, include_comments=False, favor_recall=True)
     except RecursionError:
         return None
     body = getattr(found, "body", None)

@@ -15,6 +15,10 @@ FRONT_MATTER = re.compile(
 )
 
 
+PAIR = re.compile(r"^([A-Za-z_][\w-]*):[ \t]*(.*?)[ \t]*$", re.M)
+"""A line of front matter that is not quite YAML, as a title with a colon in it is not."""
+
+
 def parse(content: bytes, source: Source) -> Document:
     text, encoding = decode(content)
     front, text = split_front_matter(plain(text))
@@ -43,7 +47,7 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
         try:
             values = yaml.safe_load(match["body"])
         except (yaml.YAMLError, ValueError):
-            return {}, text
+            values = dict(PAIR.findall(match["body"])) if PAIR.match(match["body"]) else None
     if not isinstance(values, dict):
         return {}, text
     return values, text[match.end() :].lstrip("\n")

@@ -51,8 +51,30 @@ def _blocks(shape: Any) -> Iterator[str]:
             yield from _blocks(inner)
     elif getattr(shape, "has_table", False):
         yield "\n".join(line for r in shape.table.rows if (line := row([cell.text for cell in r.cells])))
+    elif getattr(shape, "has_chart", False):
+        try:
+            yield from list(_chart(shape.chart))
+        except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError):
+            return  # a kind of chart that python-pptx does not know
     elif shape.has_text_frame:
         yield _frame(shape.text_frame)
+
+
+def _chart(chart: Any) -> Iterator[str]:
+    """A chart's title, and its data as a table: a column for each series."""
+    if chart.has_title and chart.chart_title.has_text_frame:
+        yield _frame(chart.chart_title.text_frame)
+    for plot in chart.plots:
+        series = list(plot.series)
+        rows = [["", *(one.name or "" for one in series)]]
+        columns = [list(one.values) for one in series]
+        for i, category in enumerate(plot.categories):
+            rows.append([str(category), *(_number(column[i]) if i < len(column) else "" for column in columns)])
+        yield "\n".join(line for cells in rows if (line := row(cells)))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else str(int(value) if value.is_integer() else value)
 
 
 def _frame(frame: Any) -> str:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from stages.parsers.document import Document, Source
+import re
+
+from stages.parsers.document import Document, Source, described
 from stages.parsers.text import plain
+
+CODE_PAGE = re.compile(r"\\ansicpg\d+")
+INFO = re.compile(r"\{\\(title|author|subject|keywords)\b([^{}]*)\}")
 
 
 def parse(content: bytes, source: Source) -> Document:
     from striprtf.striprtf import rtf_to_text
 
     # RTF is ASCII with escapes; what is not is kept as bytes are and decoded by the code page that the file names.
-    text = rtf_to_text(content.decode("latin-1"), errors="replace")
-    return Document(plain(_joined(text)).strip())
+    rtf = content.decode("latin-1")
+
+    def text_of(source: str) -> str:
+        return plain(_joined(rtf_to_text(source, errors="replace"))).strip()
+
+    code_page = CODE_PAGE.search(rtf)
+    start = r"{\rtf1" + (code_page.group() if code_page else "")
+    info = {name: text_of(start + value + "}") for name, value in INFO.findall(rtf)}
+    title = info.pop("title", None)
+    return Document(text_of(rtf), title or None, described(**info))
 
 
 def _joined(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
 
 SAMPLE = 1 << 16
 BINARY_SHARE = 0.1
@@ -29,6 +30,13 @@ WIDER = {
     "iso8859-11": "cp874",
 }
 """What is meant by the names that documents use: the superset that browsers decode them with (WHATWG Encoding)."""
+
+CANDIDATES = (
+    *(f"cp{number}" for number in (1252, 1250, 1251, 1253, 1254, 1255, 1256, 1257, 1258, 866, 874, 932, 949)),
+    *(f"iso8859_{part}" for part in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)),
+    *("koi8_r", "koi8_u", "mac_cyrillic", "gb18030", "big5", "big5hkscs", "euc_jp", "euc_kr", "shift_jis"),
+)
+"""The legacy encodings of the web (WHATWG Encoding): with rarer ones the detection errs more often."""
 
 CONTROL = bytes(c for c in (*range(32), 127) if c not in b"\t\n\r\f\x1b\x08")
 
@@ -89,8 +97,8 @@ def _utf16(content: bytes) -> str | None:
     high, encoding = (odd, "utf-16-le") if odd > even else (even, "utf-16-be")
     if high < 0.002 * len(sample) or min(even, odd) > 0.05 * high:
         return None
-    if high < 0.1 * len(sample) and _mostly_utf8(sample):  # a few NULs in a text of bytes
-        return None
+    if high < 0.25 * len(sample) and _mostly_utf8(sample) and not _one_block(sample[encoding == "utf-16-le" :: 2]):
+        return None  # a few NULs in a text of bytes
     try:
         text = sample.decode(encoding)
     except UnicodeDecodeError as error:
@@ -99,6 +107,11 @@ def _utf16(content: bytes) -> str | None:
         text = sample[: error.start].decode(encoding)
     controls = sum((c < " " and c not in "\t\n\r\f") or "\ue000" <= c <= "\uf8ff" for c in text[:4096])
     return encoding if controls <= 0.02 * len(text[:4096]) else None
+
+
+def _one_block(high_bytes: bytes) -> bool:
+    """Whether the high bytes of UTF-16 characters say that most are of one alphabet (or ASCII)."""
+    return sum(n for _, n in Counter(high_bytes).most_common(3)) > 0.95 * len(high_bytes) > 8
 
 
 def _mostly_utf8(content: bytes) -> bool:
@@ -137,12 +150,12 @@ def _detect(content: bytes) -> str:
     if sample.isascii():
         start = next(i for i, byte in enumerate(content) if byte > 127)
         sample = content[max(0, start - 256) : start + SAMPLE]
-    best = from_bytes(sample).best()
-    if best is None:
+    best = from_bytes(sample, cp_isolation=list(CANDIDATES)).best()
+    if best is None or _scattered(sample.decode(best.encoding, "replace")):
         return "cp1252"
     # Western text fits several code pages alike; the common one is meant unless the difference shows.
     encoding = best.encoding
-    if encoding != "cp1252" and encoding.startswith(("cp125", "iso8859", "latin", "mac")):
+    if encoding != "cp1252" and encoding.startswith(("cp125", "iso8859")):
         try:
             western = sample.decode("cp1252")
         except UnicodeDecodeError:
@@ -150,3 +163,10 @@ def _detect(content: bytes) -> str:
         if western == sample.decode(encoding, "replace"):
             return "cp1252"
     return encoding
+
+
+def _scattered(text: str) -> bool:
+    """Whether what is not ASCII stands mostly within ASCII words and is no Latin letter: a wrong guess."""
+    found = re.findall(r"([a-zA-Z]?)([^\x00-\x7f]+)([a-zA-Z]?)", text[:4096])
+    within = sum(bool(before or after) and run[0] > "\u024f" for before, run, after in found)
+    return within > 0.5 * len(found)

@@ -56,6 +56,7 @@ def test_stages_of_ones_own_have_their_dotted_path() -> None:
     pipeline = built("{name: p, stages: [read: {uri: docs}, own.shout: {ending: '?'}, own.words: ]}")
     assert pipeline.stages[1:] == (Shout(ending="?"), Words())
     assert built(pipeline.to_yaml()) == pipeline
+    assert built(config.dump(pipeline, resolved=True)) == pipeline
 
 
 @pytest.mark.parametrize(
@@ -129,10 +130,10 @@ def test_fields_can_be_set_from_the_command_line() -> None:
 
 
 def test_a_stage_is_set_by_its_own_name_or_its_dotted_path() -> None:
-    text = "{name: p, stages: [read: {uri: a}, own.shout: {}, chunk: {name: small}, chunk: {name: large.x}]}"
-    pipeline = built(text, "own.shout.ending='?'", "small.size=10", "small.overlap=0", "large.x.size=900")
+    text = "{name: p, stages: [read: {uri: a}, own.shout: {}, filter: {name: small}, filter: {name: large.x}]}"
+    pipeline = built(text, "own.shout.ending='?'", "small.min_chars=10", "large.x.min_chars=900")
     assert stage(pipeline, "own.shout").ending == "?"
-    assert (stage(pipeline, "small").size, stage(pipeline, "large.x").size) == (10, 900)
+    assert (stage(pipeline, "small").min_chars, stage(pipeline, "large.x").min_chars) == (10, 900)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -22,7 +23,7 @@ from stages.write_parquet import read_current
 pytestmark = [pytest.mark.slow, pytest.mark.destructive, pytest.mark.timeout(900)]
 
 DOCS = Path("/usr/share/doc/python3.11/html/_sources/howto")
-FILES = int(os.environ.get("BATCHMILL_KILL_FILES", "20"))
+FILES = int(os.environ.get("BATCHMILL_KILL_FILES", "14"))
 KILLS = int(os.environ.get("BATCHMILL_KILLS", "3"))
 
 PIPELINE = """
@@ -40,16 +41,27 @@ stages:
 """
 
 
-@pytest.fixture
-def docs(work: Path) -> Path:
-    """Some of the sources of Python's documentation, where Debian's package is; else Python's own modules as text."""
-    folder = work / "docs"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, embedding_model: str) -> Path:
+    """A directory with documents in `docs`, and in `whole` what an uninterrupted run makes of them.
+
+    The documents are sources of Python's documentation, where Debian's package is; else Python's own modules as text.
+    """
+    folder = tmp_path_factory.mktemp("kill")
+    (folder / "docs").mkdir()
     found = sorted(DOCS.rglob("*.txt")) if DOCS.exists() else sorted(Path(os.__file__).parent.glob("*.py"))
     for path in [path for path in found if path.stat().st_size < 60_000][:FILES]:
-        shutil.copy(path, folder / f"{path.name.removesuffix('.txt')}.txt")
-    (folder / "damaged.pdf").write_bytes(b"%PDF-1.7 and no more")
+        shutil.copy(path, folder / "docs" / f"{path.name.removesuffix('.txt')}.txt")
+    (folder / "docs" / "damaged.pdf").write_bytes(b"%PDF-1.7 and no more")
+    with contextlib.chdir(folder):
+        finish("whole", embedding_model)
     return folder
+
+
+@pytest.fixture
+def here(whole: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(whole)
+    return whole
 
 
 def command(name: str, model: str) -> list[str]:
@@ -109,35 +121,33 @@ def busy_workers(driver: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def test_the_driver_s_process_group(docs: Path, embedding_model: str) -> None:
-    finish("whole", embedding_model)
+def test_the_driver_s_process_group(here: Path, embedding_model: str) -> None:
     dice = random.Random(11)
     for _ in range(KILLS):
-        process = start("killed", embedding_model)
+        process = start("group", embedding_model)
         try:
             process.wait(timeout=dice.uniform(8, 40))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    finish("killed", embedding_model)
-    assert_same("killed", "whole")
+    finish("group", embedding_model)
+    assert_same("group", "whole")
 
 
-def test_workers_in_mid_work(docs: Path, embedding_model: str) -> None:
-    """Every kind of worker process is killed once it has begun to commit; the run goes on by itself."""
-    finish("whole", embedding_model)
-    process = start("killed", embedding_model)
+def test_workers_in_mid_work(here: Path, embedding_model: str) -> None:
+    """Three workers are killed, each at work, once the run has begun to commit; it goes on by itself."""
+    process = start("workers", embedding_model)
     driver = psutil.Process(process.pid)
     killed = 0
     deadline = time.monotonic() + 120
     while killed < 3 and process.poll() is None and time.monotonic() < deadline:
-        committed = list(Path("runs/killed/checkpoints").glob("*/*.parquet"))
+        committed = list(Path("runs/workers/checkpoints").glob("*/*.parquet"))
         busy = busy_workers(driver)
         if len(committed) > 2 * killed and busy:
             victim = random.Random(killed).choice(busy)
             victim.kill()
             killed += 1
             psutil.wait_procs([victim], timeout=10)
-    assert process.wait(timeout=600) == 0, Path("killed.log").read_text()[-4000:]
+    assert process.wait(timeout=600) == 0, Path("workers.log").read_text()[-4000:]
     assert killed == 3
-    assert_same("killed", "whole")
+    assert_same("workers", "whole")
