@@ -119,6 +119,8 @@ def connect(quiet: bool = True) -> Resources:
     context = DataContext.get_current()
     # A unit is a block from end to end: nothing may split it, nothing may be joined to it.
     context.target_max_block_size = None
+    # A large document may take its time; hangs are what timeouts of stages are for.
+    context.execution_no_progress_timeout_s = -1
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     if quiet:
