@@ -11,6 +11,8 @@ from stages.parsers.html import append_page, tree
 from stages.parsers.text import decode, plain
 
 MAX_DEPTH = 10
+MAX_HEADER = 1 << 14
+"""Characters of a header that are read: addresses take the standard library a time that grows with their square."""
 
 
 def parse(content: bytes, source: Source) -> Document:
@@ -68,8 +70,9 @@ def _add_body(body: Message, out: TextBuilder) -> None:
 
 
 def _header(message: Message, name: str) -> str:
+    raw = next((value for key, value in message.raw_items() if key.lower() == name), "")
     try:
-        return one_line(str(message.get(name, "")))
+        return one_line(str(policy.default.header_fetch_parse(name, raw[:MAX_HEADER])))
     except (ValueError, IndexError, AttributeError, TypeError):  # the standard library's parser on broken headers
         return ""
 

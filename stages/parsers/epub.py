@@ -34,8 +34,8 @@ def parse(content: bytes, source: Source) -> Document:
         }
         titles = _titles(archive, folder, package)
         out = TextBuilder()
-        for reference in package.iter("{*}itemref"):
-            href = items.get(reference.get("idref"))
+        for identity in dict.fromkeys(reference.get("idref") for reference in package.iter("{*}itemref")):
+            href = items.get(identity)
             part = posixpath.normpath(posixpath.join(folder, unquote(href))) if href else ""
             if part in names:
                 page = tree(read(archive, part))[0]

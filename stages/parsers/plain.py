@@ -18,7 +18,8 @@ def parse(content: bytes, source: Source) -> Document:
 def parse_rst(content: bytes, source: Source) -> Document:
     """The source as it is, with its section titles as headings: levels come in the order of the adornments' first use.
 
-    A title is underlined by a line of one punctuation character at least as long as the title, and may be overlined.
+    A title is underlined by a line of one punctuation character, four of them at least or as many as the title has
+    characters, and may be overlined.
     """
     document = parse(content, source)
     document.headings = section_titles(document.text)
@@ -56,10 +57,4 @@ def _is_title(title: str, before: str, overlined: bool, width: int) -> bool:
         return False
     if not overlined and (before or title[0] in " \t"):  # a title stands alone and at the margin
         return False
-    return width >= len(title.strip()) or (width >= 4 and width >= _columns(title.strip()))
-
-
-def _columns(text: str) -> int:
-    import unicodedata
-
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return width >= min(len(title.strip()), 4)  # docutils warns of an underline that is too short, and takes it

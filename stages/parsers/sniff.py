@@ -70,7 +70,7 @@ OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 ENCRYPTED_PACKAGE = "EncryptedPackage".encode("utf-16-le")
 
 HTML = re.compile(
-    r"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*"
+    r"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--(?>.*?-->)\s*)*+"
     r"<(?:!doctype\s+html|html|head|body|title|meta|table|div|p|h[1-6]|script|style|link)\b",
     re.IGNORECASE | re.DOTALL,
 )
