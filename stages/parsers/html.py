@@ -288,7 +288,7 @@ def _strings(element: Any) -> list[str]:
         if event == "end":
             if inner is not element and inner.tail:
                 found.append(inner.tail)
-        elif inner is not element and _tag(inner) in SKIPPED | {""}:
+        elif inner is not element and ((tag := _tag(inner)) in SKIPPED | {""} or _is_permalink(inner, tag)):
             walker.skip_subtree()
         elif inner.text:
             found.append(inner.text)
@@ -300,6 +300,10 @@ def _is_aside(element: Any, tag: str) -> bool:
         return True
     if tag == "li" and len(element) == 1 and element[0].get("hreflang"):  # the page in other languages
         return True
+    return _is_permalink(element, tag)
+
+
+def _is_permalink(element: Any, tag: str) -> bool:
     return tag == "a" and len(element) == 0 and (element.text or "").strip() in PERMALINKS
 
 

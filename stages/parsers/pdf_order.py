@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from stages.parsers.pdf_bidi import RIGHT_TO_LEFT
 
-STEPS = 200
+STEPS = 128
 """Places that the width of a page is divided into."""
 MIN_LINES = 4
 """A column of prose has at least so many."""
@@ -90,19 +90,18 @@ def _downwards(lines: list[Line], margins: Set[int] = frozenset()) -> list[Line]
 
 def _topmost_first(boxes: list[Line]) -> list[int]:
     """The topological order of boxes, by who stands above whom and then by index."""
-    left = min(box.x0 for box in boxes)
-    step = max(max(box.x1 for box in boxes) - left, 1e-6) / STEPS
+    spans = _spans(boxes)
+    if not _some_climb(boxes, spans):
+        return list(range(len(boxes)))
     below: list[list[int]] = [[] for _ in boxes]
     waits = [0] * len(boxes)
     lowest: list[list[int]] = [[] for _ in range(STEPS)]  # at each place, the row of boxes reached so far
     for i in sorted(range(len(boxes)), key=lambda i: boxes[i].middle):
-        box = boxes[i]
-        shrunk = min(box.size, box.x1 - box.x0) / 4  # italics and accents stick out
-        first = min(max(round((box.x0 + shrunk - left) / step), 0), STEPS - 1)
-        last = min(max(round((box.x1 - shrunk - left) / step), first + 1), STEPS)
+        box, (first, last) = boxes[i], spans[i]
+        middle, top = box.middle, box.y0
         before: set[int] = set()
         for place in lowest[first:last]:
-            above = [j for j in place if boxes[j].y1 <= box.middle and boxes[j].middle <= box.y0]
+            above = [j for j in place if boxes[j].y1 <= middle and boxes[j].middle <= top]
             before.update(above)
             if len(above) == len(place):
                 place.clear()
@@ -120,6 +119,29 @@ def _topmost_first(boxes: list[Line]) -> list[int]:
             if not waits[j]:
                 heappush(ready, j)
     return order
+
+
+def _spans(boxes: list[Line]) -> list[tuple[int, int]]:
+    """The first place in x that each box covers, and the one after the last: of STEPS places in the page's width."""
+    left = min(box.x0 for box in boxes)
+    step = max(max(box.x1 for box in boxes) - left, 1e-6) / STEPS
+    spans = []
+    for box in boxes:
+        shrunk = min(box.size, box.x1 - box.x0) / 4  # italics and accents stick out
+        first = min(max(round((box.x0 + shrunk - left) / step), 0), STEPS - 1)
+        spans.append((first, min(max(round((box.x1 - shrunk - left) / step), first + 1), STEPS)))
+    return spans
+
+
+def _some_climb(boxes: list[Line], spans: list[tuple[int, int]]) -> bool:
+    """Whether a box comes after one that may stand below it."""
+    lowest = [float("-inf")] * STEPS
+    for box, (first, last) in zip(boxes, spans, strict=True):
+        reached = max(lowest[first:last])
+        if reached >= box.middle:
+            return True
+        lowest[first:last] = [max(reached, box.y0)] * (last - first)
+    return False
 
 
 def _around(row: list[Line]) -> Line:
@@ -176,19 +198,24 @@ def _gutters(lines: list[Line]) -> list[float]:
 
 
 def _is_prose(lines: list[Line], gutters: list[float]) -> bool:
-    """Whether lines fill each of the columns, as prose does and the cells of a table do not."""
+    """Whether lines fill each of the columns and run on from one to the next, unlike the cells of a table."""
     held: list[list[Line]] = [[] for _ in range(len(gutters) + 1)]
     for line in lines:
         if (column := _column(line, gutters)) is not None:
             held[column].append(line)
     for column_lines in held:
-        if len(column_lines) < MIN_LINES:
+        if len(column_lines) < MIN_LINES or median(_words(line.text) for line in column_lines) < 3:
             return False
         width = max(line.x1 for line in column_lines) - min(line.x0 for line in column_lines)
-        filled = median(line.x1 - line.x0 for line in column_lines) / max(width, 1e-6)
-        if filled < FULL or median(len(line.text.split()) for line in column_lines) < 3:
+        if median(line.x1 - line.x0 for line in column_lines) < FULL * width:
             return False
-    return True
+    starts = [line.text.lstrip()[0] for line in lines]
+    return sum(c.isupper() or c.isdigit() for c in starts) < 0.8 * len(starts)
+
+
+def _words(text: str) -> int:
+    """How many words a line has; Chinese, Japanese and Korean characters are some three to a word."""
+    return max(len(text.split()), sum(c > "\u2e7f" for c in text) // 3)
 
 
 def _column(line: Line, gutters: list[float]) -> int | None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from stages.core.outcome import Result
 from stages.core.schema import CONTENT, DOCUMENTS
 from stages.core.stage import Stage
 from stages.parse import Parse
-from stages.parsers import process
+from stages.parsers import process, registry, worker
 
 HERE = Path(__file__).parent / "parsers"
 HOSTILE = {"text/x-hostile": "hostile:parse"}
@@ -140,6 +141,18 @@ def test_workers_are_reused() -> None:
     process.close_all()
 
 
+def test_the_alarm_of_an_idle_worker_is_off() -> None:
+    stage = Parse(timeout_s=0.1, parsers=HOSTILE)
+    [first] = run(stage, hostile("pid")).rows["text"].to_pylist()
+    descriptor = os.pidfd_open(int(first))
+    try:
+        ended, _, _ = select.select([descriptor], [], [], worker.GRACE_S + 1)
+    finally:
+        os.close(descriptor)
+    assert not ended
+    assert run(stage, hostile("pid")).rows["text"].to_pylist() == [first]
+
+
 def test_large_documents_go_both_ways() -> None:
     commands = ["large:30000000", "a" * 20_000_000, "large:10", "b" * 5_000_000]
     out = run(Parse(parsers=HOSTILE), hostile(*commands)).rows
@@ -165,14 +178,12 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
         os.sched_yield()
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    worker = int(note.read_text())
+    orphan = int(note.read_text())
     descriptor = None
     try:
-        descriptor = os.pidfd_open(worker)
+        descriptor = os.pidfd_open(orphan)
     except ProcessLookupError:
         return
-    import select
-
     ended, _, _ = select.select([descriptor], [], [], 20)
     os.close(descriptor)
     assert ended, "the worker is still there"
@@ -213,11 +224,35 @@ def test_ocr_without_tesseract_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         Parse(ocr="auto").check()
 
 
-def test_wrong_settings_are_refused() -> None:
+@pytest.mark.parametrize("path", ["nowhere", "no.such.module:parse"])
+def test_wrong_settings_are_refused(path: str) -> None:
     with pytest.raises(ValidationError):
         Parse(timeout_s=0)
-    with pytest.raises(ConfigError, match=r"parse\.parsers"):
-        Parse(parsers={"text/x": "nowhere"}).check()
+    with pytest.raises(ConfigError, match=r"^documents\.parsers"):
+        Parse(name="documents", parsers={"text/x": path}).check()
+
+
+def test_without_a_library_only_its_documents_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pymupdf.py").write_text("raise ModuleNotFoundError(\"No module named 'pymupdf'\", name='pymupdf')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run(Parse(timeout_s=59), table(("a.pdf", b"%PDF-1.7\n"), ("b.txt", b"text")))  # a worker of its own
+    assert result.rows["text"].to_pylist() == ["text"]
+    [outcome] = result.outcomes.to_pylist()
+    assert (outcome["status"], outcome["reason"]) == ("failed", "missing_library")
+    assert "pymupdf" in outcome["message"]
+    assert "`parsers`" in outcome["message"]
+
+
+def test_the_fingerprint_leaves_out_libraries_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "LIBRARIES", ("lxml", "no-such-distribution"))
+    assert set(Parse().identity()) == {"lxml"}
+
+
+def test_no_rows_but_failed_ones_keep_the_schema() -> None:
+    out = run(Parse(), table(("a.txt", b""), ("b.pdf", b"no"))).rows
+    assert out.num_rows == 0
+    for name in ("text", "metadata", "pages", "headings"):
+        assert out.schema.field(name).type == DOCUMENTS.field(name).type
 
 
 def test_the_fingerprint_covers_options_and_libraries() -> None:

@@ -242,18 +242,6 @@ def test_pdf_passwords() -> None:
     assert parse(content, "a.pdf", passwords=("wrong", "open")).text == "secret words"
 
 
-def test_pdf_columns_drawn_line_by_line_are_read_column_by_column() -> None:
-    import pymupdf
-
-    pdf = pymupdf.open()
-    page = pdf.new_page()
-    for i in range(12):
-        for column, x in (("left", 50), ("right", 320)):
-            page.insert_text((x, 100 + 14 * i), f"The {column} column has line {i:02} of its prose here", fontsize=10)
-    text = " ".join(parse(pdf.tobytes(), "a.pdf").text.split())
-    assert text.index("left column has line 11") < text.index("right column has line 00")
-
-
 def test_pdf_pages_and_outline() -> None:
     import pymupdf
 
@@ -266,3 +254,122 @@ def test_pdf_pages_and_outline() -> None:
     document = parse(pdf.tobytes(), "a.pdf")
     assert [h.text for h in document.headings] == ["Chapter One", "Chapter Two"]
     assert "text of Two" in document.text[document.pages[1].start : document.pages[1].end]
+
+
+def test_html_takes_what_the_page_marks_as_its_main_content() -> None:
+    links = "".join(f"<li><a href='{i}'>Chapter {i}</a></li>" for i in range(30))
+    page = (
+        "<body><nav>Menu</nav><main><h1>Contents<a class='headerlink' href='#c'>¶</a></h1>"
+        f"<aside>See also the shop</aside><ul>{links}<li>Part<ul><li>Annex</li></ul></li></ul>"
+        "<p>Call <code>run()</code> first.</p><pre>def f():\n    return 1</pre>"
+        "<ul><li><a hreflang='de' href='de'>Deutsch</a></li></ul></main><footer>Imprint</footer></body>"
+    )
+    document = parse(page.encode(), "a.html")
+    assert "Chapter 0\nChapter 1\n" in document.text
+    assert "Annex" in document.text
+    assert "Call run() first." in document.text
+    assert "def f():\n    return 1" in document.text
+    assert [h.text for h in document.headings] == ["Contents"]
+    for word in ("Menu", "shop", "Imprint", "Deutsch"):
+        assert word not in document.text
+
+
+def test_html_keeps_the_lines_of_preformatted_text_in_a_page_without_marks() -> None:
+    words = "This sentence belongs to the article and says something about ducks. " * 8
+    code = "<dl><dt>f</dt><dd>x<pre>if x:\n    return 1</pre></dd></dl>"
+    page = f"<body><h1>T</h1><p>{words}</p>{code}<p>{words}</p></body>"
+    assert "if x:\n    return 1" in parse(page.encode(), "a.html").text
+
+
+def test_many_comments_before_a_page() -> None:
+    assert parse(b"<!-- a -->" * 50_000 + b"<p>text", "a.html").text == "text"
+
+
+def test_mail_with_several_text_parts() -> None:
+    content = (
+        b"From: a@example.com\nTo: b@example.com\nSubject: s\nContent-Type: multipart/mixed; boundary=X\n\n"
+        b"--X\nContent-Type: text/plain\n\none\n--X\nContent-Type: multipart/alternative; boundary=Y\n\n"
+        b"--Y\nContent-Type: text/plain\n\ntwo\n--Y\nContent-Type: text/html\n\n<p>not this\n--Y--\n"
+        b"--X\nContent-Type: text/html\n\n<p>three</p>\n"
+        b"--X\nContent-Type: text/plain\nContent-Disposition: attachment; filename=notes.txt\n\nnotes\n--X--\n"
+    )
+    document = parse(content, "a.eml")
+    assert document.text == "one\n\ntwo\n\nthree"
+    assert document.metadata["attachments"] == ["notes.txt"]
+
+
+def test_mail_with_endless_headers() -> None:
+    addresses = ", ".join(f"a{i} <a{i}@example.com>" for i in range(60_000))
+    content = f"From: a@example.com\nTo: {addresses}\nSubject: {'=?utf-8?q?a?= ' * 100_000}\n\nbody"
+    assert parse(content.encode(), "a.eml").text == "body"
+
+
+def test_rtf_properties() -> None:
+    document = parse(rb"{\rtf1\ansi\ansicpg1251{\info{\title \'cf\'f0}{\author Me}}text}", "a.rtf")
+    assert (document.text, document.title, document.metadata) == ("text", "Пр", {"author": "Me"})
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "text"),
+    [
+        (b"sep=;\na;b\n1;2\n", "a.csv", "a | b\n1 | 2"),
+        (b'a,b\n"x,3\ny,4\n', "a.csv", 'a | b\n"x | 3\ny | 4'),
+        (b'a,b\n"x ""y""",2\n"z,3\n', "a.csv", 'a | b\n"x ""y""" | 2\n"z | 3'),
+        (b'a\tb\n"x\t1\ny"\t2\n', "a.tsv", 'a | b\n"x | 1\ny" | 2'),
+        ('name;wert\n"Ä; B";1,5\n'.encode("utf-16"), "A.CSV", "name | wert\nÄ; B | 1,5"),
+    ],
+)
+def test_tables_of_text(content: bytes, name: str, text: str) -> None:
+    assert parse(content, name).text == text
+
+
+def test_markdown_front_matter_that_is_not_quite_yaml() -> None:
+    document = parse(b"---\ntitle: One: two\nauthor: Me\n---\n\ntext\n", "a.md")
+    assert (document.title, document.text, document.headings) == ("One: two", "text\n", [])
+
+
+def test_rst_titles_with_short_underlines() -> None:
+    assert [h.text for h in parse(b"A long title\n====\n\ntext\n", "a.rst").headings] == ["A long title"]
+
+
+def test_pptx_groups_notes_and_charts() -> None:
+    from pptx import Presentation
+    from pptx.chart.data import CategoryChartData
+    from pptx.enum.chart import XL_CHART_TYPE
+    from pptx.util import Inches
+
+    made = Presentation()
+    slide = made.slides.add_slide(made.slide_layouts[6])
+    group = slide.shapes.add_group_shape()
+    group.shapes.add_textbox(Inches(1), Inches(1), Inches(1), Inches(1)).text_frame.text = "in a group"
+    data = CategoryChartData()
+    data.categories = ["East", "West"]
+    data.add_series("Sales", (1.5, 20_000_000))
+    box = Inches(1), Inches(3), Inches(4), Inches(3)
+    chart = slide.shapes.add_chart(XL_CHART_TYPE.COLUMN_CLUSTERED, *box, data).chart
+    chart.has_title = True
+    chart.chart_title.text_frame.text = "By region"
+    slide.notes_slide.notes_text_frame.text = "say this"
+    buffer = io.BytesIO()
+    made.save(buffer)
+    text = parse(buffer.getvalue(), "A.PPTX").text
+    assert text == "in a group\n\nBy region\n\n | Sales\nEast | 1.5\nWest | 20000000\n\nsay this"
+
+
+def test_epub_titles_come_from_the_table_of_contents_where_a_chapter_has_none() -> None:
+    content = zipped(
+        **{
+            "mimetype": "application/epub+zip",
+            "META-INF/container.xml": "<container><rootfiles><rootfile full-path='o/p.opf'/></rootfiles></container>",
+            "o/p.opf": "<package><manifest><item id='n' href='toc.ncx' media-type='application/x-dtbncx+xml'/>"
+            "<item id='c' href='nav.xhtml' properties='nav'/><item id='a' href='a.xhtml'/></manifest>"
+            "<spine><itemref idref='c'/><itemref idref='a'/><itemref idref='a'/></spine></package>",
+            "o/toc.ncx": "<ncx><navMap><navPoint><navLabel><text>Chapter A</text></navLabel>"
+            "<content src='a.xhtml#x'/></navPoint></navMap></ncx>",
+            "o/nav.xhtml": "<html><body><p>Contents</p></body></html>",
+            "o/a.xhtml": "<html><body><p>Text</p></body></html>",
+        }
+    )
+    document = parse(content, "a.epub")
+    assert document.text == "Chapter A\n\nText"
+    assert [h.text for h in document.headings] == ["Chapter A"]

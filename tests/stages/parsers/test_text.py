@@ -27,6 +27,9 @@ RUSSIAN = "возврата результатов запроса к базе д
         (CHINESE, "gb18030"),
         (KOREAN, "cp949"),
         (RUSSIAN, "cp1251"),
+        (RUSSIAN, "utf-16-le"),
+        (RUSSIAN, "utf-16-be"),
+        ("Körper, größer", "cp1252"),
     ],
 )
 def test_encodings_are_found(words: str, encoding: str) -> None:
@@ -55,6 +58,7 @@ def test_binary_data_is_no_text() -> None:
 
 def test_a_few_nul_characters_do_not_make_utf16() -> None:
     assert text.decode(b"one\0two three four five six " * 9)[1] == "utf-8"
+    assert text.decode(b"a,b\n1,\x002\n")[1] == "utf-8"
 
 
 def test_line_ends_and_nul() -> None:
