@@ -79,16 +79,23 @@ class Pipeline:
             if stage.label in seen:
                 raise ConfigError(stage.label, "two stages go by this name: give one of them a `name` of its own")
             seen.add(stage.label)
+        targets: dict[str, str] = {}
+        for sink in self.sinks:
+            if (other := targets.setdefault(sink.target, sink.label)) != sink.label:
+                raise ConfigError(f"{sink.label}.uri", f"'{other}' writes to {sink.target} already: name another place")
 
     def _check_columns(self) -> None:
         columns: frozenset[str] = frozenset()
         for stage in self.stages:
-            for column in stage.requires:
-                if column not in columns:
-                    raise ConfigError(
-                        stage.label,
-                        f"needs the column '{column}', which no stage before it gives{nearest(column, columns)}",
-                    )
+            for column in sorted(stage.input_columns() - columns):
+                raise ConfigError(
+                    stage.label,
+                    f"needs the column '{column}', which no stage before it gives{nearest(column, columns)}",
+                )
+            if "text" in stage.input_columns() and "content" in columns and self.reader.format in ("auto", "files"):
+                raise ConfigError(
+                    stage.label, "works on text, and files are not text yet: put `parse` before it, or set read.format"
+                )
             columns = stage.output_columns(columns)
 
     def check(self, run_dir: str | None = None) -> None:

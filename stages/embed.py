@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from stages.core import models
-from stages.core.errors import ConfigError, nearest
+from stages.core.errors import ConfigError
 from stages.core.outcome import Result, outcomes
 from stages.core.schema import embedding_type
 from stages.core.stage import Stage, Worker, operational
@@ -33,7 +33,6 @@ class Embed(Stage):
     `non_finite_vector`, and with the endpoint's words where a remote engine gives it up.
     """
 
-    requires: ClassVar[tuple[str, ...]] = ()
     adds: ClassVar[tuple[str, ...]] = ("embedding", "truncated")
     actor: ClassVar[bool] = True
 
@@ -105,10 +104,8 @@ class Embed(Stage):
     def identity(self) -> dict[str, Any]:
         return self.spec.identity()
 
-    def output_columns(self, columns: frozenset[str]) -> frozenset[str]:
-        if self.column not in columns:
-            raise ConfigError(f"{self.label}.column", f"no column '{self.column}' here{nearest(self.column, columns)}")
-        return super().output_columns(columns)
+    def input_columns(self) -> frozenset[str]:
+        return frozenset((self.column,))
 
     def output_metadata(self) -> dict[str, str]:
         """What outputs record about their vectors: under `embedding`, the JSON that a search embeds questions by."""

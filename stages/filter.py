@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from stages.core.errors import ConfigError, nearest
 from stages.core.measures import Measure, alpha_share, chars, repeated_lines, words
 from stages.core.outcome import OUTCOMES, Result, outcomes
 from stages.core.stage import Stage, Worker
@@ -54,10 +53,8 @@ class Filter(Stage):
         limits = {name: limit for name in MEASURES if (limit := getattr(self, name)) is not None}
         return partial(keep, limits=limits, column=self.column)
 
-    def output_columns(self, columns: frozenset[str]) -> frozenset[str]:
-        if self.column not in columns:
-            raise ConfigError(f"{self.label}.column", f"no column '{self.column}' here{nearest(self.column, columns)}")
-        return columns
+    def input_columns(self) -> frozenset[str]:
+        return frozenset((self.column,))
 
     @classmethod
     def code_modules(cls) -> tuple[str, ...]:

@@ -71,6 +71,10 @@ class WriteLancedb(Sink):
         }
 
     @property
+    def target(self) -> str:
+        return f"{self.uri.rstrip('/')}/{self.table}.lance"
+
+    @property
     def options(self) -> dict[str, str]:
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 

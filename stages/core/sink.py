@@ -57,6 +57,11 @@ class Sink(Stage):
 
     uri: str = operational(min_length=1, description="a place of its own, local or s3://")
 
+    @property
+    def target(self) -> str:
+        """What it writes to, by which two sinks in each other's way are known."""
+        return self.uri.rstrip("/")
+
     def publish(self, delivery: Delivery) -> dict[str, Any]:
         """Make the output hold exactly the delivery's rows.
 

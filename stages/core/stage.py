@@ -80,6 +80,10 @@ class Stage(BaseModel):
         """Build the worker. It must pickle by configuration only: what is heavy is loaded here."""
         raise NotImplementedError
 
+    def input_columns(self) -> frozenset[str]:
+        """The columns that rows must have: `requires`, unless fields of the stage name them."""
+        return frozenset(self.requires)
+
     def output_columns(self, columns: frozenset[str]) -> frozenset[str]:
         """The columns of ok rows after this stage, given those before it."""
         return columns | frozenset(self.adds)

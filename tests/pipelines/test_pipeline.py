@@ -13,7 +13,10 @@ from pipelines.pipeline import Pipeline
 from stages.checkpoint import Checkpoint
 from stages.core.errors import ConfigError
 from stages.core.stage import Stage
+from stages.filter import Filter
+from stages.parse import Parse
 from stages.read import Read
+from stages.write_lancedb import WriteLancedb
 from stages.write_parquet import WriteParquet
 
 
@@ -152,3 +155,21 @@ def test_outputs_among_the_documents_are_fine_where_they_are_excluded(work: Path
 def test_only_one_stage_fans_out() -> None:
     with pytest.raises(ConfigError, match="several rows of one"):
         Pipeline("p", [READ, Shout(), Words(), Words(name="again")])
+
+
+def test_a_column_that_a_field_names_must_be_there() -> None:
+    with pytest.raises(ConfigError, match=r"filter: needs the column 'titel'.*did you mean 'title'"):
+        Pipeline("p", [READ, Parse(), Filter(column="titel")])
+
+
+def test_files_must_be_parsed_before_their_text_is_worked_on() -> None:
+    with pytest.raises(ConfigError, match="put `parse` before it"):
+        Pipeline("p", [READ, Filter()])
+    Pipeline("p", [Read(uri="a.jsonl", format="jsonl"), Filter()])
+
+
+def test_two_sinks_to_one_place_are_refused() -> None:
+    tables = [WriteLancedb(name=name, uri="lance", table=name) for name in ("a", "b")]
+    Pipeline("p", [READ, Parse(), *tables])
+    with pytest.raises(ConfigError, match=r"c\.uri: 'write_parquet' writes to out already"):
+        Pipeline("p", [READ, Parse(), WriteParquet(uri="out"), WriteParquet(name="c", uri="out/")])
