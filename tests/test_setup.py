@@ -28,7 +28,7 @@ def pins(extra: str) -> dict[str, str]:
 def test_every_requirement_is_pinned(extra: str) -> None:
     pinned = pins(extra)
     wanted = [*PROJECT["dependencies"]]
-    for name in (extra, "dev", "models", "ocr"):
+    for name in (extra, "dev", "models"):
         wanted += PROJECT["optional-dependencies"][name]
     for requirement in map(Requirement, wanted):
         version = pinned[canonicalize_name(requirement.name)]
