@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from connectors.parquet import read_file
 from connectors.sources import Source
 from connectors.storage import Place
 from stages.core.schema import doc_id
@@ -75,7 +76,7 @@ def load(run_dir: Place) -> Catalogue:
     content = run_dir.read_or_none(FILE)
     if content is None:
         return Catalogue(SCHEMA.empty_table())
-    table = pq.read_table(io.BytesIO(content))
+    table = read_file(io.BytesIO(content))
     return Catalogue(table.replace_schema_metadata(), int(table.schema.metadata[MADE]))
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from connectors.parquet import FileWriter
+from connectors.parquet import FileWriter, read_file
 from connectors.storage import Place
 from stages.core.outcome import OUTCOMES
 
@@ -34,7 +33,7 @@ def read(run_dir: Place, status: str | None = None) -> pa.Table:
     content = run_dir.child(DIRECTORY).read_or_none(FILE)
     if content is None:
         return OUTCOMES.empty_table()
-    table = pq.read_table(io.BytesIO(content))
+    table = read_file(io.BytesIO(content))
     return table.filter(pc.equal(table["status"], status)) if status else table
 
 

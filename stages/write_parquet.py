@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import ByteSize
 
-from connectors.parquet import FileWriter
+from connectors.parquet import FileWriter, read_file
 from connectors.storage import Place
 from stages.core.errors import ConfigError
 from stages.core.sink import Delivery, Sink
@@ -104,11 +104,9 @@ class WriteParquet(Sink):
 
 def read_current(place: Place) -> pa.Table:
     """The rows of the files that the manifest names, whatever else a killed run has left."""
-    import pyarrow.parquet as pq
-
     manifest = json.loads(place.read(MANIFEST))
     tables = []
     for file in manifest["files"]:
         with place.fs.open(place.path(file["name"]), "rb") as source:
-            tables.append(pq.read_table(source))
+            tables.append(read_file(source))
     return pa.concat_tables(tables)
