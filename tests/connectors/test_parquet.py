@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from connectors.parquet import ROW_GROUP_BYTES, FileWriter
+from connectors.parquet import ROW_GROUP_BYTES, FileWriter, read_file
 from connectors.storage import Place
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("vector", pa.list_(pa.float32(), 3))], {"model": "m"})
@@ -68,3 +70,20 @@ def test_an_unfinished_file_is_a_known_leftover(work: Path) -> None:
     writer = FileWriter(place, SCHEMA)
     writer.write(batch(0, 1))
     assert place.leftovers() == os.listdir("out")
+
+
+def test_a_file_is_read_with_its_metadata(work: Path) -> None:
+    pq.write_table(batch(0, 3).replace_schema_metadata(SCHEMA.metadata), "a.parquet")
+    with Path("a.parquet").open("rb") as source:
+        table = read_file(source)
+    assert table.schema.metadata == SCHEMA.metadata
+    assert table.num_rows == 3
+
+
+def test_an_interpreter_that_has_read_a_file_ends_well(work: Path) -> None:
+    """More often than not, `pyarrow.parquet.read_table` has it abort."""
+    pq.write_table(pa.table({name: ["x"] * 5 for name in "abcdefgh"}), "a.parquet")
+    script = "from connectors.parquet import read_file; read_file(open('a.parquet', 'rb'))"
+    for _ in range(6):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -77,17 +75,6 @@ def test_every_row_is_accounted_for(docs: Path) -> None:
     record = json.loads(Path("run/run.json").read_text())
     assert record["status"] == "done"
     assert "docs/07.txt" in Path("run/report.html").read_text()
-
-
-def test_commands_over_a_run_end_well(docs: Path) -> None:
-    """As processes: a library's threads can abort an interpreter that has done its work and is about to end."""
-    pipeline().run("run")
-    Path("p.yaml").write_text(pipeline().to_yaml())
-    again = ("run", "p.yaml", "--run-dir", "run")
-    for arguments in [("outcomes", "run"), ("report", "run"), ("plan", "p.yaml", "--run-dir", "run"), again] * 2:
-        done = subprocess.run([sys.executable, "-m", "jobs.cli", *arguments], capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, ""), arguments
-        assert done.stdout
 
 
 def test_a_finished_run_does_nothing_again(docs: Path) -> None:
