@@ -1,5 +1,7 @@
 # What people run; each target may be repeated. EXTRA=cpu or gpu chooses the build of vLLM, PYTHON the interpreter.
 SHELL := /bin/bash
+# Worker processes import the same large libraries again and again: their bytecode is worth keeping.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 EXTRA ?= cpu
 BIN := .venv/bin
