@@ -16,10 +16,12 @@ from pipelines.catalogue import Unit
 from pipelines.ledger import recount
 from stages.core.block import OUTCOME, UNIT, Block, counts_from_json, counts_to_json
 from stages.core.errors import RunError
+from stages.core.journal import Journal
 from stages.core.stage import Stage
 
 DIRECTORY = "checkpoints"
 FOOTER = b"batchmill"
+JOURNAL = "_journal"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Checkpoint:
     place: Place
     fingerprint: str
     transforms: tuple[Stage, ...]
+
+    @property
+    def journal(self) -> Place:
+        """Where stages of this segment keep what they have of units that are not committed."""
+        return self.place.child(JOURNAL)
 
     def committed(self) -> set[str]:
         """The ids of the units that are there."""
@@ -48,7 +55,10 @@ class Checkpoint:
         rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), FOOTER: json.dumps(footer).encode()})
         buffer = io.BytesIO()
         pq.write_table(rows, buffer, compression="zstd")
-        if not self.place.commit(name, buffer.getbuffer(), once=True):
+        new = self.place.commit(name, buffer.getbuffer(), once=True)
+        if any(stage.keeps_journal for stage in self.transforms):
+            Journal(self.journal, block.unit).remove()
+        if not new:
             return self.read(block.unit).to_table()
         return table
 

@@ -111,7 +111,7 @@ def execute(work: Work, monitor: Monitor | None) -> Iterator[tuple[str, tuple[Co
         if dataset is None:
             continue
         for stage in segment.stages:
-            dataset = map_stage(dataset, stage, monitor)
+            dataset = map_stage(dataset, stage, monitor, segment.checkpoint.journal)
         last = number == len(work.segments) - 1
         commit = Commit(segment.checkpoint, work.leaving[number], last)
         dataset = map_blocks(dataset, commit.__call__)

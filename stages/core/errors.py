@@ -22,6 +22,11 @@ class RunError(RuntimeError):
     """A run that cannot go on. Its message says what happened and what to do."""
 
 
+class WorkerLost(BaseException):
+    """A worker process that is of no use any more: it has to end, so that Ray puts another in its place. No row's
+    fault, and so no Exception, which would be put down to rows."""
+
+
 class LedgerError(RunError):
     """The rows that went into a stage and those that came out of it do not add up."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 import traceback
 import warnings
@@ -10,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connectors.storage import Place
 from stages.core.block import Block, Count
-from stages.core.errors import LedgerError, RunError
+from stages.core.errors import LedgerError, RunError, WorkerLost
+from stages.core.journal import Journal
 from stages.core.outcome import OUTCOMES, Result, outcomes
 from stages.core.stage import Stage, Worker
 
@@ -38,10 +42,14 @@ class Monitor(Protocol):
         ...
 
 
-def run(stage: Stage, worker: Worker, table: pa.Table, monitor: Monitor | None = None) -> pa.Table:
+def run(
+    stage: Stage, worker: Worker, table: pa.Table, monitor: Monitor | None = None, journal: Place | None = None
+) -> pa.Table:
     """One stage over one block. Raises LedgerError where the stage lost or invented rows."""
     block = Block.from_table(table)
     started = time.perf_counter()
+    if journal and block.unit and stage.keeps_journal:
+        worker = Journaled(worker, Journal(journal, block.unit))
     if monitor and block.unit and monitor.begin(block.unit, stage.label) >= CAREFUL_AFTER:
         result = carefully(worker, block.rows, monitor, block.unit, stage.label)
     else:
@@ -55,18 +63,37 @@ def run(stage: Stage, worker: Worker, table: pa.Table, monitor: Monitor | None =
     return done.counted(count).to_table()
 
 
+class Journaled:
+    """A worker with the journal of the unit that it works on."""
+
+    def __init__(self, worker: Any, journal: Journal) -> None:
+        self.worker, self.journal = worker, journal
+        self.alone = worker.alone
+
+    def __call__(self, rows: pa.Table) -> Result | pa.Table:
+        done: Result | pa.Table = self.worker(rows, self.journal)
+        return done
+
+
 def carefully(worker: Worker, rows: pa.Table, monitor: Monitor, unit: str, stage: str) -> Result:
     """Row by row, and past a row over which a worker process died already: it is failed by name."""
     results = []
+    # Where several units share a worker, the row must be the only one in it, or the wrong one gets the blame.
+    alone = getattr(worker, "alone", contextlib.nullcontext)
     for number in range(rows.num_rows):
         row = rows.slice(number, 1)
-        if monitor.begin(unit, stage, number):
-            message = "the worker process died whenever it worked on this row: a crash in a library, or want of memory"
-            results.append(Result(_nothing(worker, row), outcomes(row, "failed", "worker_died", message, "WorkerDied")))
-        else:
-            results.append(guarded(worker, row))
-            monitor.end(unit, stage, number)
+        with alone():
+            results.append(_carefully(worker, row, monitor, unit, stage, number))
     return joined(results)
+
+
+def _carefully(worker: Worker, row: pa.Table, monitor: Monitor, unit: str, stage: str, number: int) -> Result:
+    if monitor.begin(unit, stage, number):
+        message = "the worker process died whenever it worked on this row: a crash in a library, or want of memory"
+        return Result(_nothing(worker, row), outcomes(row, "failed", "worker_died", message, "WorkerDied"))
+    result = guarded(worker, row)
+    monitor.end(unit, stage, number)
+    return result
 
 
 def joined(results: list[Result]) -> Result:
@@ -140,16 +167,23 @@ class TaskRunner:
 class ActorRunner:
     """A stage in Ray actors: the worker is opened once and serves every block that comes."""
 
-    def __init__(self, stage: Stage, monitor: Monitor | None) -> None:
-        self.stage, self.monitor = stage, monitor
+    def __init__(self, stage: Stage, monitor: Monitor | None, journal: Place | None) -> None:
+        self.stage, self.monitor, self.journal = stage, monitor, journal
         self.worker = stage.open()
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        return run(self.stage, self.worker, table, self.monitor)
+        try:
+            return run(self.stage, self.worker, table, self.monitor, self.journal)
+        except WorkerLost:
+            # An actor that lives on would be given the same work again and again, over an engine that is dead.
+            os._exit(1)
 
 
-def map_stage(dataset: ray.data.Dataset, stage: Stage, monitor: Monitor | None = None) -> ray.data.Dataset:
-    """Map a stage over whole blocks, as tasks or as a pool of actors, with the resources that it asks for."""
+def map_stage(
+    dataset: ray.data.Dataset, stage: Stage, monitor: Monitor | None = None, journal: Place | None = None
+) -> ray.data.Dataset:
+    """Map a stage over whole blocks, as tasks or as a pool of actors, with the resources that it asks for. `journal` is
+    where stages that keep one may keep what they have of a unit."""
     from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
     options: dict[str, Any] = {"num_cpus": stage.num_cpus}
@@ -161,11 +195,17 @@ def map_stage(dataset: ray.data.Dataset, stage: Stage, monitor: Monitor | None =
         size = stage.concurrency[1] if isinstance(stage.concurrency, tuple) else stage.concurrency
         return map_blocks(dataset, TaskRunner(stage, monitor).__call__, compute=TaskPoolStrategy(size=size), **options)
     least, most = stage.actors()
+    several = stage.units_at_once > 1
     return map_blocks(
         dataset,
         ActorRunner,
-        fn_constructor_args=(stage, monitor),
-        compute=ActorPoolStrategy(min_size=least, max_size=most),
+        fn_constructor_args=(stage, monitor, journal),
+        compute=ActorPoolStrategy(
+            min_size=least,
+            max_size=most,
+            max_concurrent_calls_per_actor=stage.units_at_once if several else None,
+            enable_true_multi_threading=several,
+        ),
         # Ray fuses tasks into the actors after them, and parsing would wait for the model. It does not fuse operators
         # whose arguments differ, and an empty selector is such a difference.
         label_selector={},

@@ -50,6 +50,8 @@ class Stage(BaseModel):
     actor: ClassVar[bool] = False
     fans_out: ClassVar[bool] = False
     """True where one document in can become several rows out."""
+    keeps_journal: ClassVar[bool] = False
+    """True where the worker takes a unit's `Journal` beside its rows, to keep what it has before the unit is done."""
     reads: ClassVar[bool] = False
     """True for the stage that a pipeline begins with: its rows in are the documents that it finds."""
 
@@ -103,6 +105,11 @@ class Stage(BaseModel):
         """The least and the most actors of an actor stage."""
         size = self.concurrency or 1
         return size if isinstance(size, tuple) else (size, size)
+
+    @property
+    def units_at_once(self) -> int:
+        """How many units an actor works on at the same time, in threads of its own; its worker must bear that."""
+        return 1
 
     @classmethod
     def code_modules(cls) -> tuple[str, ...]:
