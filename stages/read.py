@@ -58,7 +58,9 @@ class Read(Stage):
     format: Literal["auto", "files", "jsonl", "parquet"] = Field(
         "auto", description="auto: .jsonl, .ndjson and .parquet hold rows, anything else is a document"
     )
-    text_column: str = Field("text", description="the column that holds the text, in files of rows")
+    text_column: str | None = Field(
+        "text", description="the column that holds the text, in files of rows; null: rows without, all in `metadata`"
+    )
     max_bytes: ByteSize = Field(ByteSize(256 * 2**20), gt=0, description="a larger file fails as too_large")
     unit_bytes: ByteSize = operational(ByteSize(2 * 2**20), gt=0, description="bytes that travel and commit together")
     unit_docs: int = operational(128, ge=1, description="documents that travel and commit together")
@@ -205,7 +207,7 @@ class Read(Stage):
         if row.fields is None:
             return lost_row(uri, "invalid_json" if form == "jsonl" else "invalid_row", f"{place}: {row.error}")
         fields = dict(row.fields)
-        text = fields.pop(self.text_column, None)
+        text = "" if self.text_column is None else fields.pop(self.text_column, None)
         if not isinstance(text, str):
             there = f"it is a {type(text).__name__}" if text is not None else f"there are {sorted(fields)}"
             return lost_row(uri, "missing_text", f"{place}: no text in column '{self.text_column}', {there}")
@@ -222,7 +224,8 @@ class Read(Stage):
             "pages": [],
             "headings": [],
         }
-        return document(source, uri, text.encode()) | {"media_type": "text/plain"} | row_fields
+        content = text if self.text_column is not None else metadata
+        return document(source, uri, content.encode()) | {"media_type": "text/plain"} | row_fields
 
 
 def json_object(fields: dict[str, Any]) -> str:
