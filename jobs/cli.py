@@ -148,5 +148,28 @@ def search(uri: str, table: str, mode: Any, limit: int, model: str | None, as_js
         click.echo("   " + " ".join(hit["text"].split())[:300])
 
 
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--host", help="Where to listen; this machine alone by default.")
+@click.option("--port", type=click.IntRange(1, 65535))
+@click.option("--insecure", is_flag=True, help="Listen elsewhere without API keys.")
+@click.option("--config", is_flag=True, help="Print what `serve deploy` takes, instead of serving.")
+def serve(file: Path, host: str | None, port: int | None, insecure: bool, config: bool) -> None:
+    """Serve the models that FILE declares, or the engines of its pipeline, at an OpenAI-compatible address."""
+    from jobs.endpoint_config import Endpoint
+
+    given = {"host": host, "port": port}
+    endpoint = Endpoint.from_yaml(file, {key: value for key, value in given.items() if value is not None})
+    endpoint.check(insecure)
+    from jobs import endpoint as running
+
+    if config:
+        import yaml
+
+        click.echo(yaml.safe_dump(running.serve_config(endpoint), sort_keys=False), nl=False)
+        return
+    running.serve_until_stopped(endpoint)
+
+
 if __name__ == "__main__":
     main()

@@ -20,6 +20,7 @@ OWN_ARGUMENTS = {
     "pipeline_parallel_size": "pipeline_parallel_size",
     "kv_cache_memory_bytes": "kv_cache",
     "served_model_name": "name",
+    "runner": "task",
     "lora_modules": "adapters",
     "enable_lora": "adapters",
     "trust_remote_code": "trust_remote_code",
@@ -73,6 +74,7 @@ class EngineSpec(BaseModel):
     model: str = Field(min_length=1, description="a directory or a hub id")
     name: str | None = Field(None, description="the name that requests call it by; null: `model` as it stands")
     revision: str | None = None
+    task: Literal["generate", "embed"] = "generate"
     dtype: Dtype = Field(
         "auto", description="`auto`: what the model was saved in; float32 for the same text every time"
     )

@@ -14,7 +14,7 @@ import signal
 import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from stages.core.errors import ConfigError
 from stages.engines.spec import EngineSpec, Route
@@ -42,7 +42,7 @@ def _follow(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arguments(spec: EngineSpec, field: str = "engine") -> Any:
+def arguments(spec: EngineSpec, defaults: dict[str, Any], field: str = "engine") -> Any:
     """The namespace that vLLM's own parser makes of a spec. Raises ConfigError for what the parser refuses."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -51,14 +51,15 @@ def arguments(spec: EngineSpec, field: str = "engine") -> Any:
         def error(self, message: str) -> Any:
             raise ConfigError(f"{field}.engine_args", message)
 
-    return make_arg_parser(Parser()).parse_args(command_line(spec))
+    return make_arg_parser(Parser()).parse_args(command_line(spec, defaults))
 
 
-def command_line(spec: EngineSpec) -> list[str]:
-    """A spec as arguments of vLLM's server. What the spec's author gave goes last and wins."""
-    given: dict[str, Any] = {
+def command_line(spec: EngineSpec, defaults: dict[str, Any]) -> list[str]:
+    """A spec as arguments of vLLM's server. What the spec's author gave goes last and wins over `defaults`."""
+    given: dict[str, Any] = defaults | {
         "model": spec.model,
         "served_model_name": spec.served_name,
+        "runner": "pooling" if spec.task == "embed" else "generate",
         "dtype": spec.dtype,
         "tensor_parallel_size": spec.tensor_parallel_size,
         "pipeline_parallel_size": spec.pipeline_parallel_size,
@@ -86,37 +87,68 @@ def command_line(spec: EngineSpec) -> list[str]:
     return words
 
 
+class Loaded(NamedTuple):
+    client: Any
+    """The AsyncLLM."""
+    namespace: Any
+    tasks: tuple[str, ...]
+
+    async def give(self, state: Any) -> None:
+        """Put the handlers of vLLM's server into `state`."""
+        from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+
+        await init_app_state(self.client, state, self.namespace, self.tasks)
+        state.server = SimpleNamespace()  # handlers tell the server when the engine is dead
+
+
+async def load(spec: EngineSpec, defaults: dict[str, Any]) -> Loaded:
+    """Load the model, in the event loop that runs. Raises ConfigError for arguments that vLLM refuses,
+    RuntimeError where the model cannot be loaded."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    os.environ[PARENT] = str(os.getpid())
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if spec.on_cpu and spec.threads:
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        os.environ["OMP_NUM_THREADS"] = str(spec.threads)
+    namespace = arguments(spec, defaults)
+    try:
+        client = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(namespace))
+    except (ValueError, OSError) as error:  # pydantic's errors are ValueErrors
+        raise ConfigError("engine", f"vLLM refuses it: {error}") from error
+    return Loaded(client, namespace, await client.get_supported_tasks())
+
+
+async def application(spec: EngineSpec, defaults: dict[str, Any]) -> tuple[Any, Any]:
+    """vLLM's OpenAI server as an ASGI application, and the engine's client, in the event loop that runs."""
+    from vllm.entrypoints.launchers.app import build_app
+
+    loaded = await load(spec, {"disable_fastapi_docs": True, **defaults})
+    app = build_app(loaded.namespace, loaded.tasks, loaded.client.model_config)
+    await loaded.give(app.state)
+    return app, loaded.client
+
+
 class VllmEngine:
     """A TextEngine in this process, with an event loop in a thread of its own. Loading takes the better part of a
-    minute. Raises ConfigError for arguments that vLLM refuses, RuntimeError where the model cannot be loaded."""
+    minute. Raises what `load` raises."""
 
     def __init__(self, spec: EngineSpec) -> None:
-        os.environ[PARENT] = str(os.getpid())
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-        if spec.on_cpu and spec.threads:
-            os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-            os.environ["OMP_NUM_THREADS"] = str(spec.threads)
         self.spec = spec
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True, name="vllm").start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
 
     async def _start(self) -> None:
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.entrypoints.launchers.api_server.app_state import init_app_state
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
         from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-        from vllm.v1.engine.async_llm import AsyncLLM
 
-        namespace = arguments(self.spec)
-        try:
-            self.client = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(namespace))
-        except (ValueError, OSError) as error:  # pydantic's errors are ValueErrors
-            raise ConfigError("engine", f"vLLM refuses it: {error}") from error
-        self.state = SimpleNamespace(server=SimpleNamespace())
-        self.tasks = await self.client.get_supported_tasks()
-        await init_app_state(self.client, self.state, namespace, self.tasks)
+        loaded = await load(self.spec, {"disable_log_stats": True})
+        self.client = loaded.client
+        self.state = SimpleNamespace()
+        await loaded.give(self.state)
         self.max_model_len = int(self.client.model_config.max_model_len)
         self.tokenizer = self.client.renderer.tokenizer
         self._requests = {
