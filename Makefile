@@ -38,7 +38,7 @@ demo: $(INSTALLED) $(EMBEDDING_MODEL)  ## ingest the sample documents and search
 	$(BIN)/batchmill search --uri out/demo/lance --table documents --limit 3 "$(QUESTION)"
 	@echo "The report lies at runs/demo/report.html"
 
-test: $(INSTALLED) $(EMBEDDING_MODEL)  ## run all tests; ARGS="-k chunk" runs some
+test: $(INSTALLED) $(EMBEDDING_MODEL) $(LANGUAGE_MODEL)  ## run all tests; ARGS="-k chunk" runs some
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(INSTALLED)  ## check style and types

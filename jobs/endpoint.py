@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import signal
 import socket
 import sys
@@ -30,16 +31,13 @@ HEADROOM = 64
 class Replica:
     """One engine behind vLLM's application."""
 
-    def __init__(self, model: dict[str, Any], gate: dict[str, Any] | None) -> None:
-        self.model = ServedModel.model_validate(model)
-        self.gate = gate
-        self.client: Any = None
-
-    async def __serve_build_asgi_app__(self) -> Any:
+    async def __init__(self, model: dict[str, Any]) -> None:  # type: ignore[misc]  # Ray Serve awaits it
         from starlette.exceptions import HTTPException
 
         from stages.engines.vllm_engine import application
 
+        self.client: Any = None
+        self.model = ServedModel.model_validate(model)
         spec = self.model.engine
         wanted: dict[str, Any] = {"scheduling_policy": "priority"}
         if self.model.max_running:
@@ -50,11 +48,10 @@ class Replica:
         defaults = {route: spec.sampling.body(route) for route in ("/v1/chat/completions", "/v1/completions")}
         most = self.model.running + self.model.max_queued
         self.asgi = Limit(Defaults(app, defaults), most, lambda: not self.client.errored)
-        return self.asgi if self.gate is None else Gate(self.asgi, **self.gate)
 
     def check_health(self) -> None:
         """Ray Serve asks; a replica that raises is replaced. One that is busy is well."""
-        if self.client is not None and self.client.errored:
+        if self.client.errored:
             raise RuntimeError("the engine is dead")
 
     async def respond(self, method: str, path: str, headers: list[Any], body: bytes) -> AsyncIterator[Any]:
@@ -84,6 +81,17 @@ class Replica:
     def __del__(self) -> None:
         if self.client is not None:
             self.client.shutdown()
+
+
+class Ingress(Replica):
+    """A replica of the one model of an address, which answers without a router in between."""
+
+    async def __init__(self, model: dict[str, Any], gate: dict[str, Any]) -> None:  # type: ignore[misc]
+        await super().__init__(model)
+        self.gate = gate
+
+    async def __serve_build_asgi_app__(self) -> Any:
+        return Gate(self.asgi, **self.gate)
 
 
 async def not_served(request: Any, error: Any) -> Any:
@@ -237,17 +245,17 @@ def build(args: dict[str, Any]) -> Any:
     endpoint = Endpoint.declared(args)
     digests = endpoint.api_keys.digests() if endpoint.api_keys else ()
     gate = {"digests": digests, "max_bytes": int(endpoint.max_request_bytes), "timeout_s": endpoint.request_timeout_s}
-    alone = len(endpoint.models) == 1
-    replica = serve.deployment(serve.ingress()(Replica))
+    if len(endpoint.models) == 1:
+        (model,) = endpoint.models
+        ingress = serve.deployment(serve.ingress()(Ingress))
+        return ingress.options(name="model-0", **options(model)).bind(model.model_dump(mode="json"), gate)
     bound: dict[str, Any] = {}
     for number, model in enumerate(endpoint.models):
-        deployment = replica.options(name=f"model-{number}", **options(model))
-        node = deployment.bind(model.model_dump(mode="json"), gate if alone else None)
+        deployment = serve.deployment(Replica).options(name=f"model-{number}", **options(model))
+        node = deployment.bind(model.model_dump(mode="json"))
         bound |= dict.fromkeys((model.engine.served_name, *model.engine.adapters), node)
-    if alone:
-        return next(iter(bound.values()))
-    router = serve.deployment(serve.ingress()(Router))
     most = sum(model.running + model.max_queued for model in endpoint.models) + HEADROOM
+    router = serve.deployment(serve.ingress()(Router))
     return router.options(name="router", max_ongoing_requests=most, ray_actor_options={"num_cpus": 0}).bind(bound, gate)
 
 
@@ -280,8 +288,9 @@ def serve_until_stopped(endpoint: Endpoint) -> None:
 
     if not cluster.joins_cluster():
         _check_port(endpoint)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     cluster.connect()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # not before Ray has put a handler of its own
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     from ray import serve
 
     try:

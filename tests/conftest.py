@@ -35,6 +35,44 @@ def embedding_model() -> str:
 
 
 @pytest.fixture(scope="session")
+def language_model() -> str:
+    """The directory of SmolLM2-135M-Instruct, which `make models` fetches."""
+    directory = Path(__file__).parent.parent / ".models" / "smollm2-135m-instruct"
+    assert directory.is_dir(), "run `make models`"
+    return str(directory)
+
+
+@pytest.fixture(scope="session")
+def endpoint(tmp_path_factory: pytest.TempPathFactory, language_model: str, embedding_model: str) -> Iterator[str]:
+    """The address of a real endpoint with the models `smollm2` and `minilm`, in float32; its key is `right`."""
+    from endpoint import serving
+
+    engine = {
+        "model": language_model,
+        "name": "smollm2",
+        "dtype": "float32",
+        "engine_args": {"max_model_len": 2048, "enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
+        "sampling": {"temperature": 0, "max_tokens": 24},
+        "num_cpus": 0.5,
+    }
+    embedder = {
+        "model": embedding_model,
+        "name": "minilm",
+        "task": "embed",
+        "dtype": "float32",
+        "kv_cache": "64MiB",
+        "num_cpus": 0.5,
+    }
+    declared = {
+        "api_keys": {"env": "BATCHMILL_TEST_KEYS"},
+        "max_request_bytes": "1MiB",
+        "models": [{"engine": engine, "max_running": 64, "max_queued": 192}, {"engine": embedder}],
+    }
+    with serving(tmp_path_factory.mktemp("endpoint"), declared, BATCHMILL_TEST_KEYS="left,right") as (address, _):
+        yield address
+
+
+@pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A real S3 server: `endpoint`, `key` and `secret`. Each test makes a bucket of its own."""
     from seaweed import seaweed

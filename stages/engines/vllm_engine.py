@@ -110,6 +110,9 @@ async def load(spec: EngineSpec, defaults: dict[str, Any]) -> Loaded:
     os.environ[PARENT] = str(os.getpid())
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if spec.on_cpu:
+        # The first request for logprobs would wait a quarter of a minute for a compiler.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     if spec.on_cpu and spec.threads:
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         os.environ["OMP_NUM_THREADS"] = str(spec.threads)
@@ -128,6 +131,7 @@ async def application(spec: EngineSpec, defaults: dict[str, Any]) -> tuple[Any, 
     loaded = await load(spec, {"disable_fastapi_docs": True, **defaults})
     app = build_app(loaded.namespace, loaded.tasks, loaded.client.model_config)
     await loaded.give(app.state)
+    app.middleware_stack = None  # built already, and to be built again with what is added to the application
     return app, loaded.client
 
 
